@@ -29,6 +29,8 @@ config_files_read(ConfigVariable **files)
 {
 	ConfigVariable *tail = NULL;
 
+	Assert(files != NULL);
+
 	*files = NULL;
 	if (ParseConfigFile(ConfigFileName, true, NULL, 0, CONF_FILE_START_DEPTH,
 						DEBUG2, files, &tail) &&

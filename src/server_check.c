@@ -166,6 +166,8 @@ server_fits(void)
 void
 refuse_unfit_server(const char *what)
 {
+	Assert(what != NULL);
+
 	refuse_without_preloading();
 	if (unfit_detail != NULL)
 		ereport(ERROR,

@@ -403,6 +403,8 @@ settings_is_standby_list(const char *value, bool may_be_empty)
 	List	   *names;
 	bool		is_list = SplitGUCList(copy, ',', &names) && (may_be_empty || names != NIL);
 
+	Assert(value != NULL);
+
 	list_free(names);
 	pfree(copy);
 	return is_list && strlen(value) < STANDBYS_SIZE;

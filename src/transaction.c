@@ -71,6 +71,8 @@ try_in_subtransaction(void (*routine) (void *), void *arg)
 	ResourceOwner owner = CurrentResourceOwner;
 	ErrorData  *volatile error = NULL;
 
+	Assert(routine != NULL);
+
 	BeginInternalSubTransaction(NULL);
 	MemoryContextSwitchTo(context);
 	PG_TRY();
@@ -101,6 +103,8 @@ try_in_subtransaction(void (*routine) (void *), void *arg)
 bool
 transaction_error_is_about_data(const ErrorData *error)
 {
+	Assert(error != NULL);
+
 	switch (ERRCODE_TO_CATEGORY(error->sqlerrcode))
 	{
 		case ERRCODE_OPERATOR_INTERVENTION:

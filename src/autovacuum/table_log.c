@@ -126,6 +126,8 @@ table_log_breaker_is_open(const TableKey *key, uint32 *failures)
 	TableEntry *entry;
 	bool		is_open;
 
+	Assert(key != NULL && failures != NULL);
+
 	LWLockAcquire(lock, LW_SHARED);
 	entry = hash_search(entries, key, HASH_FIND, NULL);
 	is_open = entry != NULL && entry->breaker_until > now;
@@ -175,6 +177,8 @@ table_log_cancelled(const TableKey *key, const AutovacuumResult *result)
 {
 	TableEntry *entry;
 
+	Assert(key != NULL && result != NULL);
+
 	LWLockAcquire(lock, LW_EXCLUSIVE);
 	entry = enter(key);
 	if (entry != NULL)
@@ -199,6 +203,8 @@ table_log_failed(const TableKey *key, int sqlerrcode, bool is_audits,
 {
 	TableEntry *entry;
 	TimestampTz until = 0;
+
+	Assert(key != NULL);
 
 	LWLockAcquire(lock, LW_EXCLUSIVE);
 	entry = enter(key);
@@ -399,6 +405,8 @@ bool
 table_log_last_seconds(const TableKey *key, double *seconds)
 {
 	TableEntry *entry;
+
+	Assert(key != NULL && seconds != NULL);
 
 	if (entries == NULL)
 		return false;

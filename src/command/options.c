@@ -74,6 +74,8 @@ vacuum_options_read(const VacuumStmt *stmt, VacuumOptions *options)
 {
 	VacuumParams *params = &options->params;
 
+	Assert(stmt != NULL && options != NULL);
+
 	memset(options, 0, sizeof(*options));
 	options->ring_size_kb = -1;
 	params->options = VACOPT_PROCESS_MAIN | VACOPT_PROCESS_TOAST;
@@ -99,6 +101,8 @@ bool
 vacuum_options_have_dry_run(const VacuumStmt *stmt, bool *on)
 {
 	bool		found = false;
+
+	Assert(stmt != NULL && on != NULL);
 
 	if (!stmt->is_vacuumcmd)
 		return false;
@@ -210,6 +214,8 @@ vacuum_options_for_server(List *list)
 void
 vacuum_options_explain_faults(const VacuumStmt *stmt)
 {
+	Assert(stmt != NULL);
+
 	foreach_node(DefElem, def, stmt->options)
 	{
 		if (strcmp(def->defname, "full") == 0)
@@ -631,6 +637,8 @@ repack_options_read(const RepackStmt *stmt, VacuumOptions *options)
 	VacuumParams *params = &options->params;
 	bool		has_parallel = repack_options_have_parallel(stmt);
 	bool		concurrently = false;
+
+	Assert(stmt != NULL && options != NULL);
 
 	memset(options, 0, sizeof(*options));
 	options->is_repack = true;

@@ -528,6 +528,8 @@ relations_apply_reloptions(Relation rel, VacuumParams *params)
 {
 	const StdRdOptions *opts = (const StdRdOptions *) rel->rd_options;
 
+	Assert(params != NULL);
+
 	if (params->index_cleanup == VACOPTVALUE_UNSPECIFIED)
 		params->index_cleanup = index_cleanup_default(opts);
 

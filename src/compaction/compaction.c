@@ -156,6 +156,8 @@ compaction_make_way(Node *stmt)
 	const char *name = NULL;
 	Oid			database;
 
+	Assert(stmt != NULL);
+
 	if (compaction_shared == NULL || !workers_are_there() || !IsTransactionState() ||
 		IsAbortedTransactionBlockState())
 		return;

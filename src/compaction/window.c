@@ -50,6 +50,8 @@ window_parse(const char *text, CompactionWindow *window, const char **problem)
 {
 	const char *at = text;
 
+	Assert(text != NULL && window != NULL && problem != NULL);
+
 	memset(window, 0, sizeof(*window));
 	skip_spaces(&at);
 	if (*at == '\0')

@@ -230,6 +230,8 @@ history_rows_copy(HistoryRow **rows)
 {
 	int			nrows;
 
+	Assert(rows != NULL);
+
 	*rows = NULL;
 	if (shared == NULL)
 		return 0;
@@ -259,6 +261,8 @@ history_rows_last_autovacuum(Oid database, Oid relid, double *seconds)
 	const TableKey key = {.database = database,.relid = relid,.user_id = InvalidOid};
 	const HistoryTable *table;
 	bool		is_known = false;
+
+	Assert(seconds != NULL);
 
 	if (shared == NULL)
 		return false;

@@ -32,6 +32,8 @@ btree_entry_order(KeyOrder *order, Relation index)
 {
 	BTScanInsert key = _bt_mkscankey(index, NULL);
 
+	Assert(order != NULL);
+
 	order->desc = RelationGetDescr(index);
 	order->nkeys = IndexRelationGetNumberOfKeyAttributes(index);
 	order->support = palloc0_array(SortSupportData, order->nkeys);
@@ -80,6 +82,8 @@ btree_entry_take_apart(const KeyOrder *order, IndexTuple tuple, Entry *entry)
 void
 btree_entry_maker_begin(EntryMaker *maker, IndexInfo *info, TupleTableSlot *slot)
 {
+	Assert(maker != NULL && info != NULL && slot != NULL);
+
 	maker->info = info;
 	maker->estate = CreateExecutorState();
 	maker->predicate = ExecPrepareQual(info->ii_Predicate, maker->estate);

@@ -94,6 +94,8 @@ builds_btrees_room(const IndexBuilds *builds, const Division *divisions)
 {
 	Size		size = 0;
 
+	Assert(builds != NULL && divisions != NULL);
+
 	for (int i = 0; i < builds->nbuilds - builds->nalone; i++)
 		if (divisions[i].sample || builds->builds[builds->nalone + i].entry_size > 0)
 			size = add_size(size, MAXALIGN(btree_build_size(divisions[i].sample, divisions[i].nparts)));

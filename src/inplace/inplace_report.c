@@ -49,6 +49,8 @@ inplace_report_begin(InplaceResult *result, Oid relid, MemoryContext context,
 	List	   *indexes;
 	Oid			toast_relid;
 
+	Assert(result != NULL && params != NULL);
+
 	result->relid = relid;
 	result->verbose = (params->options & VACOPT_VERBOSE) != 0;
 	result->wal = pgWalUsage;

@@ -114,6 +114,8 @@ table_inplace_count(void)
 bool
 table_inplace_is_possible(Relation rel, const char **why_not)
 {
+	Assert(why_not != NULL);
+
 	if (rel->rd_rel->relkind == RELKIND_TOASTVALUE ||
 		IsSystemRelation(rel) || RelationIsUsedAsCatalogTable(rel))
 	{
@@ -148,6 +150,8 @@ table_inplace(Oid relid, const VacuumParams *params, BufferAccessStrategy ring,
 	Inplace    *toast;
 	Oid			toast_relid;
 	instr_time	start;
+
+	Assert(params != NULL);
 
 	/*
 	 * the VACUUM of a pass looks at every page, and leaves no dead item, as

@@ -191,6 +191,8 @@ value_move_some(Inplace *job, Inplace *toast)
 	BlockNumber blkno;
 	bool		more;
 
+	Assert(job != NULL && toast != NULL);
+
 	if (!move_batch_begin(&batch, job))
 		return !job->is_stopped;
 	move = palloc0_object(ValueMove);

@@ -78,6 +78,8 @@ journal_read(const char *path)
 	size_t		size;
 	int			length;
 
+	Assert(path != NULL);
+
 	if (fd < 0 || fstat(fd, &status) != 0)
 	{
 		ereport(LOG,

@@ -234,6 +234,8 @@ progress_read(ProgressRow **rows)
 {
 	int			nrows = 0;
 
+	Assert(rows != NULL);
+
 	*rows = palloc_array(ProgressRow, Max(MaxBackends, 1));
 	for (int i = 0; slots != NULL && i < MaxBackends; i++)
 	{

@@ -75,6 +75,8 @@ report_append_command(StringInfo buf, const char *command)
 void
 report_begin(ReportStart *start)
 {
+	Assert(start != NULL);
+
 	pg_rusage_init(&start->rusage);
 	start->time = GetCurrentTimestamp();
 	start->read_time = pgStatBlockReadTime;
@@ -351,6 +353,8 @@ void
 report_append_held(StringInfo buf, const GuardTimes *before)
 {
 	GuardTimes	held = guards_held_since(before);
+
+	Assert(before != NULL);
 
 	if (held.seconds[GUARD_PAUSE] > 0)
 		appendStringInfo(buf, _("held: paused for %.3f s\n"), held.seconds[GUARD_PAUSE]);

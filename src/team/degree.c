@@ -93,6 +93,8 @@ degree_release(void)
 bool
 degree_allows_workers(Relation rel, int asked, const char *command)
 {
+	Assert(command != NULL);
+
 	if (asked < 0)
 		return false;
 	if (!RelationUsesLocalBuffers(rel))
