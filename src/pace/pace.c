@@ -177,8 +177,6 @@ pace_report(TableResult *result)
 {
 	TargetState state;
 
-	Assert(result != NULL);
-
 	target_state(my_pace.target, &state);
 	result->slept_seconds = slept_seconds();
 	/* a reload may have ended that */

@@ -132,8 +132,6 @@ pace_settings_current(PaceSettings *settings)
 	bool		autovacuum = AmAutoVacuumWorkerProcess();
 	const char *problem;
 
-	Assert(settings != NULL);
-
 	settings->cost_delay = autovacuum ? vacuum_cost_delay : VacuumCostDelay;
 	settings->cost_limit = autovacuum ? vacuum_cost_limit : VacuumCostLimit;
 	settings->page_hit = VacuumCostPageHit;
@@ -151,8 +149,6 @@ pace_settings_current(PaceSettings *settings)
 void
 pace_settings_save(PaceParameters *saved)
 {
-	Assert(saved != NULL);
-
 	for (int i = 0; i < PACE_DELAYS; i++)
 		saved->delays[i] = *delays[i];
 	for (int i = 0; i < PACE_COSTS; i++)
@@ -199,8 +195,6 @@ void
 pace_settings_reread(PaceSettings *settings)
 {
 	ConfigVariable *files;
-
-	Assert(settings != NULL);
 
 	if (!config_files_read(&files))
 		return;

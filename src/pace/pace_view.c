@@ -80,8 +80,6 @@ view_begin_row(PaceShared *shared)
 {
 	PaceSlot   *slot = &slots[MyProcNumber];
 
-	Assert(shared != NULL);
-
 	view_show(shared, 0, 0, 0);
 	SpinLockAcquire(&slot->mutex);
 	slot->row.user_id = GetSessionUserId();

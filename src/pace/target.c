@@ -176,8 +176,6 @@ target_is_in_ms(const LatencyTarget *target)
 void
 target_note_others(LatencyTarget *target, const NeighboursTimes *times)
 {
-	Assert(times != NULL);
-
 	SpinLockAcquire(&target->mutex);
 	target->others.looked += times->looked;
 	target->others.ran += times->ran;
@@ -202,8 +200,6 @@ target_tick_if_due(LatencyTarget *target, uint64 now)
 void
 target_state(LatencyTarget *target, TargetState *state)
 {
-	Assert(state != NULL);
-
 	*state = (TargetState)
 	{
 		.latency_ms = NAN,.budget = INFINITY,.unrested = INFINITY

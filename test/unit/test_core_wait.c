@@ -11,6 +11,7 @@
  */
 #include "postgres.h"
 
+#include <fcntl.h>
 #include <unistd.h>
 
 #include "clock.h"
@@ -20,6 +21,8 @@
 static uint64 now;
 
 #define now_ns()		now
+#define open(name, flags)	open_or_not(name, flags)
+static int	open_or_not(const char *name, int flags);
 #include "neighbours/core_wait.c"
 
 #define READING_NS		400
@@ -32,17 +35,32 @@ static uint64 waited;
 static char name[] = "unit-core-wait-XXXXXX";
 static int	nread = 0;
 
-/* AcquireExternalFD -- there is no server that counts files. */
+/* What the system allows, and how many files the server believes are open */
+static bool may_have_file = true;
+static bool may_open = true;
+static int	nfiles = 0;
+
+/* AcquireExternalFD -- the server lets us have a file, or not. */
 bool
 AcquireExternalFD(void)
 {
-	return true;
+	nfiles += may_have_file;
+	return may_have_file;
 }
 
-/* ReleaseExternalFD -- likewise. */
+/* ReleaseExternalFD -- we have one less. */
 void
 ReleaseExternalFD(void)
 {
+	nfiles--;
+}
+
+/* open_or_not -- open what stands for the session's file. */
+static int
+open_or_not(const char *path, int flags)
+{
+	CHECK_TEXT(path, "/proc/self/schedstat");
+	return may_open ? (open) (name, flags) : -1;
 }
 
 /* write_text -- what the file says now. */
@@ -189,10 +207,40 @@ test_the_system_does_not_tell(void)
 			CHECK_EQ(core_wait_begin(), 0);
 		}
 	}
-	close(file);
-	file = NOT_THERE;
+	begin();
 	core_wait_end();
+	write_text("");
 	CHECK_EQ(core_wait_begin(), 0);
+}
+
+/* test_opening -- is tried once, and a file that isn't there is given back. */
+static void
+test_opening(void)
+{
+	static const struct
+	{
+		bool		may_have_file;
+		bool		may_open;
+		int			nfiles;
+	}			cases[] = {{true, true, 1}, {true, false, 0}, {false, true, 0}};
+
+	begin();
+	for (int i = 0; i < lengthof(cases); i++)
+	{
+		unit_case("%d", i);
+		close(file);
+		file = NOT_OPEN;
+		nfiles = 0;
+		may_have_file = cases[i].may_have_file;
+		may_open = cases[i].may_open;
+		CHECK_EQ(core_wait_begin(), 0);
+		may_have_file = may_open = true;
+		core_wait_end();
+		now += NS_PER_S;
+		CHECK_EQ(core_wait_begin(), 0);
+		CHECK_EQ(nfiles, cases[i].nfiles);
+		CHECK_EQ(file >= 0, cases[i].nfiles);
+	}
 }
 
 /* main -- run them all. */
@@ -206,6 +254,7 @@ main(void)
 	UNIT_RUN(test_long_after_short);
 	UNIT_RUN(test_nobody_watched);
 	UNIT_RUN(test_the_system_does_not_tell);
+	UNIT_RUN(test_opening);
 	unlink(name);
 	return unit_end();
 }

@@ -42,10 +42,13 @@ GetTopTransactionIdIfAny(void)
 	return xid;
 }
 
+static int	nforgotten = 0;
+
 /* core_wait_forget -- there is always a core. */
 void
 core_wait_forget(void)
 {
+	nforgotten++;
 }
 
 /* core_wait_end -- likewise. */
@@ -223,6 +226,24 @@ test_credit_ends(void)
 	CHECK_EQ(pg_atomic_read_u32(&running->credit), 0);
 }
 
+/* test_watched_anew -- what a session waited while nobody watched is no part of its next statement. */
+static void
+test_watched_anew(void)
+{
+	begin();
+	begin_statement(NULL);
+	nforgotten = 0;
+	begin_statement(NULL);
+	CHECK_EQ(nforgotten, 0);
+	latency_watch();
+	latency_watch();
+	latency_unwatch();
+	CHECK_EQ(pg_atomic_read_u32(&latency->watchers), 0);
+	begin_statement(NULL);
+	begin_statement(NULL);
+	CHECK_EQ(nforgotten, 1);
+}
+
 /* test_nothing_runs -- so there is nothing to excuse. */
 static void
 test_nothing_runs(void)
@@ -322,6 +343,7 @@ main(void)
 	UNIT_RUN(test_late_ones_between_naps);
 	UNIT_RUN(test_long_waits_leave_nothing);
 	UNIT_RUN(test_credit_ends);
+	UNIT_RUN(test_watched_anew);
 	UNIT_RUN(test_nothing_runs);
 	UNIT_RUN(test_statements_count_once);
 	UNIT_RUN(test_buckets);
