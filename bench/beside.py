@@ -150,6 +150,10 @@ class Pgbench:
         self._process.stdout.close()
         self._folder.cleanup()
 
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
     def stop(self) -> list[tuple[float, float]]:
         """End it as if its time were up; return what `wait` does."""
         self._process.send_signal(signal.SIGALRM)  # what its own timer sends

@@ -12,6 +12,7 @@ kept beside slow and fast loads, bursts, and one that grows tenfold (loads.py).
 import argparse
 import csv
 import json
+import os
 import re
 import signal
 import sys
@@ -50,6 +51,7 @@ CONFIG = {
 PAGE_COSTS = {"vacuum_cost_page_hit": 1, "vacuum_cost_page_miss": 2, "vacuum_cost_page_dirty": 20}
 BUDGETS = ((200, 20), (200, 2), (2000, 20))  # vacuum_cost_limit, vacuum_cost_delay in ms
 WORKERS = (0, 1, 2, 4)
+CANCEL_SECONDS = 60
 PARTS = ("budget", "timing", "rows", "steps", "loads")
 # Transactions a second, and the processor time of the server for one, in microseconds
 Cost = tuple[float, float]
@@ -126,37 +128,48 @@ def in_turn(rounds: int, measure: Callable[[str], Any]) -> list[tuple[Any, Any]]
 
 @contextmanager
 def vacuum_that_hardly_moves(cluster: Cluster, target: str) -> Iterator[psycopg.Connection]:
-    """Beside the block a VACUUM sleeps, with this latency target; yields a connection."""
+    """Beside the block a VACUUM sleeps, with this latency target; yields a connection. Raises RuntimeError if it doesn't, or goes on."""
     with cluster.connect() as conn, cluster.connect() as watcher:
         for name, value in {"vacuum_cost_limit": 1, "vacuum_cost_delay": 100, "cyclone.latency_target": target}.items():
             conn.execute("SELECT set_config(%s, %s, false)", (name, str(value)))
 
+        ends = ["it has ended by itself"]
+
         def vacuum() -> None:
             try:
                 conn.execute("VACUUM (DISABLE_PAGE_SKIPPING, PARALLEL 0) t")
-            except Exception:  # it is cancelled
-                pass
+            except Exception as error:  # it is cancelled
+                ends[0] = str(error)
 
-        thread = threading.Thread(target=vacuum)
+        thread = threading.Thread(target=vacuum, daemon=True)
         thread.start()
         while not watcher.execute("SELECT FROM cyclone.pace").fetchall():
+            if not thread.is_alive():
+                raise RuntimeError(f"the VACUUM doesn't begin: {ends[0]}")
             time.sleep(0.01)
         yield watcher
-        assert thread.is_alive(), "the VACUUM ended before what is beside it did"
+        if not thread.is_alive():
+            raise RuntimeError(f"the VACUUM ended before what is beside it did: {ends[0]}")
         conn.cancel()
-        thread.join()
+        thread.join(CANCEL_SECONDS)
+        if thread.is_alive():
+            activity = watcher.execute("SELECT state, wait_event_type, wait_event FROM pg_stat_activity WHERE pid = %s", [conn.info.backend_pid])
+            raise RuntimeError(f"the VACUUM goes on {CANCEL_SECONDS} s after it was cancelled: {activity.fetchone()}")
 
 
 def cost_of_transactions(cluster: Cluster, options: argparse.Namespace) -> list[tuple[Cost, Cost]]:
     """Return what `pgbench -S` does beside such a VACUUM, without and with a target, in each round.
 
-    All rounds are of the same sessions, as what new ones do depends on where the kernel happens to place them.
+    All rounds are of the same sessions, on one core.
     """
     with Pgbench(cluster, loads.LOOK_UP, None, clients=options.clients) as pgbench, cluster.connect() as watcher:
         pids: list[int] = []
         while len(pids) < options.clients:
             pids = [pid for (pid,) in watcher.execute("SELECT pid FROM pg_stat_activity WHERE application_name = 'pgbench'")]
             time.sleep(0.1)
+        # on one core: where the kernel places them makes a transaction take 10 microseconds of processor time, or 38
+        for pid in [pgbench.pid, *pids]:
+            os.sched_setaffinity(pid, {min(os.sched_getaffinity(0))})
 
         def period(target: str) -> tuple[float, float, int]:
             with vacuum_that_hardly_moves(cluster, target):

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from matplotlib import pyplot
 
-from beside import percentile
+from beside import mean, percentile
 from drawing import CORE, OTHER, OURS, STYLE
 
 MB = 1 << 20
@@ -57,14 +57,19 @@ def _draw_times(panel: pyplot.Axes, contenders: list) -> None:
 def _draw_statements(panel: pyplot.Axes, paced) -> None:
     """Draw the percentile of each second's statements beside the target, and when there was a load."""
     start = paced.rests[0][0]
-    seconds = defaultdict(list)
+    seconds, measured = defaultdict(list), defaultdict(list)
     for end, ms in paced.transactions:
         seconds[int(end - start)].append(ms)
+    for moment, ms in paced.measured:
+        measured[int(moment - start)].append(ms)
     for number, (first, last) in enumerate(paced.loads):
         panel.axvspan(first - start, last - start, color=SHADE, alpha=0.6, linewidth=0, label="pgbench is at work" if number == 0 else None)
         inside = [second for second in sorted(seconds) if first - 0.5 <= second + start <= last - 0.5]
         panel.plot([second + 0.5 for second in inside], [percentile(seconds[second]) for second in inside], color=OURS, marker="o", markersize=4,
                    label="beside pg_cyclone's VACUUM" if number == 0 else None)  # fmt: skip
+        inside = [second for second in inside if second in measured]
+        panel.plot([second + 0.5 for second in inside], [mean(measured[second]) for second in inside], color=OURS, linestyle=":", linewidth=2,
+                   label="the same, as the server measures it" if number == 0 else None)  # fmt: skip
     panel.axhline(paced.core_ms, color=CORE, linestyle="--", label="beside PostgreSQL's VACUUM")
     panel.axhline(paced.target_ms, color="#303030", linewidth=1.5, label="target")
     panel.axhline(paced.alone_ms, color=OTHER, linestyle=":", linewidth=2, label="without VACUUM")

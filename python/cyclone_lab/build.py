@@ -71,6 +71,11 @@ def folder_of(major: int, origin: Path | None = None, *, debug_points: bool = Fa
     return REPO / "build" / f"{major}{'-debug' if debug_points else ''}{CHECKS_NAME}{named}"
 
 
+def build_folder(prefix: Path) -> Path:
+    """Return the folder in which `install` has built what is in this prefix: its objects, and server_features.h."""
+    return REPO / "build" / prefix.parent.name
+
+
 def install_test_module(name: str, prefix: Path) -> None:
     """Build the extension of test/modules/<name> and install it into a prefix that `install` returned.
 
@@ -84,7 +89,7 @@ def install_module(source: Path, prefix: Path) -> None:
 
     Raises RuntimeError with the compiler's output if the build fails.
     """
-    folder = REPO / "build" / prefix.parent.name / "modules" / source.name
+    folder = build_folder(prefix) / "modules" / source.name
     folder.mkdir(parents=True, exist_ok=True)
     with open(folder / "lock", "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)

@@ -20,7 +20,7 @@ FIRST_MAJOR = 18  # extension_control_path
 def image(prefix):
     """A folder as the image has it at its root, filled by `make image-volume` from what `prefix` was installed from."""
     folder = Path(tempfile.mkdtemp(prefix="cyclone-image-"))
-    command = ["make", "--silent", "-C", REPO, "image-volume", f"IMAGE_VOLUME={folder}", f"BUILD_DIR={prefix.parent}"]
+    command = ["make", "--silent", "-C", REPO, "image-volume", f"IMAGE_VOLUME={folder}", f"BUILD_DIR={build.build_folder(prefix)}"]
     command += [f"PG_CONFIG={program_path(prefix, 'pg_config')}", "DEBUG_POINTS=1", "WERROR=1", "with_llvm=no"]
     command += [f"COPT={build.CHECKS_FLAGS}"] if build.CHECKS_FLAGS else []
     env = {name: value for name, value in program_env(prefix).items() if name not in ("MAKEFLAGS", "MAKELEVEL", "MFLAGS")}

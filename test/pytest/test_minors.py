@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from cyclone_lab import server_use
+from cyclone_lab import build, server_use
 from cyclone_lab.postgres import REPO, program_env, program_path, run_program
 
 sys.path.insert(0, str(REPO / "scripts"))
@@ -86,7 +86,7 @@ def test_a_server_whose_headers_have_changed_under_the_same_number_is_compiled_f
 def test_32_bit_servers_are_refused(prefix):
     server = run_program(prefix, "pg_config", "--includedir-server").stdout.strip()
     source = '#include "postgres.h"\n{}#include "compat.h"\n'
-    command = ["gcc", "-fsyntax-only", f"-I{server}", f"-I{REPO}/src", f"-I{prefix.parent}", "-D_GNU_SOURCE", "-x", "c", "-"]
+    command = ["gcc", "-fsyntax-only", f"-I{server}", f"-I{REPO}/src", f"-I{build.build_folder(prefix)}", "-D_GNU_SOURCE", "-x", "c", "-"]
     compiled = subprocess.run(command, input=source.format(""), text=True, capture_output=True)
     assert compiled.returncode == 0, compiled.stderr
     small = "#undef SIZEOF_VOID_P\n#define SIZEOF_VOID_P 4\n"
@@ -144,7 +144,7 @@ def test_declarations_are_read(tmp_path):
 
 
 def test_what_is_used_is_listed(prefix, pg_major):
-    used = server_use.list_use(prefix, prefix.parent / "src", pg_major)
+    used = server_use.list_use(prefix, build.build_folder(prefix) / "src", pg_major)
     assert "heap_page_prune_and_freeze(" in used["function heap_page_prune_and_freeze"]
     assert int(used["struct PruneFreezeResult: its size"]) > int(used["struct PruneFreezeResult: deadoffsets"]) > 0
     assert used["macro PG_VERSION_NUM"].startswith(str(pg_major))

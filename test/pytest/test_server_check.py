@@ -247,8 +247,9 @@ def library_of_other_headers(prefix, tmp_path, changes: list[tuple[str, str, str
 
     # one file looks at the server; the others are taken as they are, as newer than what they are made of
     make(looks := "src/server_check.o")
-    for compiled in (prefix.parent / "src").rglob("*.o"):
-        copy = objects / compiled.relative_to(prefix.parent)
+    built = build.build_folder(prefix)
+    for compiled in (built / "src").rglob("*.o"):
+        copy = objects / compiled.relative_to(built)
         if str(copy.relative_to(objects)) != looks:
             copy.parent.mkdir(exist_ok=True)
             shutil.copyfile(compiled, copy)
