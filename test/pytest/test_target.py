@@ -281,13 +281,9 @@ def test_a_walsender_is_nobody(cluster, db, conn, replication, is_nobody):
         session.pgconn.send_query(b"SELECT burn(60)")
         vacuum = Background(cluster, db, f"VACUUM (DISABLE_PAGE_SKIPPING, PARALLEL 0) {', '.join(['t'] * 50_000)}", settings)
         wait_until(lambda: pace(conn), "a VACUUM")
-        time.sleep(3)
-        limits = []
-        while len(limits) < 3:
-            time.sleep(1)  # to look more often is to be somebody
-            limits += [row["limited_by"] for row in [pace(conn)] if row]
-        assert (limits == ["nothing"] * 3) == is_nobody, limits
-        assert ("nothing" in limits) == is_nobody, limits
+        time.sleep(6)  # who looks is somebody, too
+        row = wait_until(lambda: pace(conn), "a table that is in hand")
+        assert (row["limited_by"] == "nothing") == is_nobody, row
         cancel(conn, vacuum)
         session.cancel()
         session.pgconn.get_result()
@@ -296,7 +292,8 @@ def test_a_walsender_is_nobody(cluster, db, conn, replication, is_nobody):
 
 def test_a_wait_for_a_core_counts(cluster, db, conn):
     """Before a session can read the statement that its client has sent, too: users feel it, and the session's clock doesn't show it."""
-    if Path("/proc/self/schedstat").read_text().startswith("0 "):
+    schedstat = Path("/proc/self/schedstat")
+    if not schedstat.exists() or schedstat.read_text().startswith("0 "):
         pytest.skip("the kernel doesn't count it")
     make_table(conn)
     vacuum = watching_vacuum(cluster, db, conn)
@@ -308,8 +305,11 @@ def test_a_wait_for_a_core_counts(cluster, db, conn):
     with cluster.connect(db) as session:
         # on one core, and behind a process that never lets it go
         core, others = {min(os.sched_getaffinity(0))}, os.sched_getaffinity(0)
-        os.sched_setaffinity(session.info.backend_pid, core)
-        os.sched_setscheduler(session.info.backend_pid, os.SCHED_IDLE, os.sched_param(0))
+        try:
+            os.sched_setaffinity(session.info.backend_pid, core)
+            os.sched_setscheduler(session.info.backend_pid, os.SCHED_IDLE, os.sched_param(0))
+        except PermissionError:
+            pytest.skip("the system doesn't let a process wait behind another")
         with Popen([sys.executable, "-c", "while True: pass"]) as greedy:
             try:
                 os.sched_setaffinity(greedy.pid, core)
