@@ -83,6 +83,7 @@ PGDLLEXPORT void pg_cyclone_copy_cleaner_main(Datum arg);
 /* The copy that this session has made, and not dropped yet */
 static Leftover watched = {0};
 
+static bool has_owner(Oid copy);
 static void start_at_exit(int code, Datum arg);
 static LOCKTAG copy_tag(Oid copy);
 static void prepare_session(void);
@@ -136,7 +137,20 @@ copy_cleaner_find(Relation rel)
 	if (!has_invalid)
 		return;
 	foreach_oid(copy, index_copies_of(RelationGetRelid(rel)))
+		if (!has_owner(copy))
 		(void) copy_cleaner_start(RelationGetRelid(rel), copy);
+}
+
+/* has_owner -- does a session or a worker see to a copy?  If so, another worker would but take a place. */
+static bool
+has_owner(Oid copy)
+{
+	LOCKTAG		tag = copy_tag(copy);
+
+	if (LockAcquire(&tag, ExclusiveLock, false, true) == LOCKACQUIRE_NOT_AVAIL)
+		return true;
+	LockRelease(&tag, ExclusiveLock, false);
+	return false;
 }
 
 /* copy_cleaner_watch -- see copy_cleaner.h. */

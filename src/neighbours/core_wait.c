@@ -9,9 +9,10 @@
  * long it was ready to run and had no core.  The count is read when a statement ends
  * and when the next one begins.
  *
- * To read it takes 0.4 microseconds (pread of /proc/self/schedstat; Intel Xeon VM), two of
- * them 2 % of the shortest statements.  So they are read once in NS_A_READING that the
- * session runs.  Statements between are taken to have waited for as long as the last one.
+ * To read it takes 0.4 microseconds (pread of /proc/self/schedstat; Intel Xeon VM).  Two
+ * readings are some per cent of the shortest statements, so it is read once in NS_A_READING
+ * that the session runs.  Statements between are taken to have waited for as long as the
+ * last one.
  *
  * Where the system doesn't tell, nobody has waited.
  *
