@@ -70,6 +70,7 @@ static void vacuum_by_engine(Relation rel, const VacuumParams *params,
 							 BufferAccessStrategy strategy, const TableKey *key,
 							 AutovacuumResult *result);
 static bool begin_run(void *state);
+static void end_run(void *state);
 static void fail_run(void *state);
 static void vacuum_by_server(Relation rel, compat_am_vacuum_params *params,
 							 BufferAccessStrategy strategy,
@@ -146,15 +147,10 @@ vacuum_by_engine(Relation rel, const VacuumParams *params, BufferAccessStrategy 
 				 const TableKey *key, AutovacuumResult *result)
 {
 	TableInHand table = {.rel = rel,.key = key,.params = *params,.result = result};
-	TableRunCaller caller = {.begin = begin_run,.fail = fail_run,.state = &table};
+	TableRunCaller caller = {.begin = begin_run,.fail = fail_run,.end = end_run,.state = &table};
 	TableResult done;
 
 	table_run(rel, &table.params, strategy, &caller, &done);
-
-	running_notes_end();
-	if (table_log_end_trial(true))
-		running_notes_trial_went_well();
-	degree_release();
 	result->rows_removed = done.counters.tuples_deleted;
 	result->pages_scanned = done.counters.scanned_pages;
 	result->workers = done.workers_launched;
@@ -175,6 +171,16 @@ begin_run(void *state)
 	/* 0: as the table's size calls for; the server's own never has any */
 	table->params.nworkers = hurries ? workers_in_a_hurry(table->rel) : 0;
 	return hurries;
+}
+
+/* end_run -- it has ended well. */
+static void
+end_run(void *state)
+{
+	running_notes_end();
+	if (table_log_end_trial(true))
+		running_notes_trial_went_well();
+	degree_release();
 }
 
 /* fail_run -- an error has ended the run. */

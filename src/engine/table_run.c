@@ -5,7 +5,7 @@
  *
  * table_vacuum.c has the work.  Here is what surrounds it, and what is cleared away if
  * an error ends it: the team, the pace, the row in cyclone.progress.  After these the
- * caller notes the failure, and the history comes last.
+ * caller notes the end or the failure, and the history comes last.
  *
  * Portions Copyright (c) 2026, the pg_cyclone developers
  *
@@ -60,6 +60,8 @@ table_run(Relation rel, const VacuumParams *params, BufferAccessStrategy strateg
 	}
 	PG_END_TRY();
 	end_command(own_command);
+	if (caller->end != NULL)
+		caller->end(caller->state);
 	history_vacuumed(result);
 	history_end();
 }

@@ -16,7 +16,7 @@
 
 #include "report/result.h"
 
-/* What a caller has to do with a run; either routine may be NULL. */
+/* What a caller has to do with a run; each routine may be NULL. */
 typedef struct TableRunCaller
 {
 	/* before anything else; returns whether the run is to keep to no budget */
@@ -25,7 +25,10 @@ typedef struct TableRunCaller
 	/* when an error ends the run, and is about to be raised again */
 	void		(*fail) (void *state);
 
-	void	   *state;			/* for these two */
+	/* when it has ended well; before the history, which may serve interrupts */
+	void		(*end) (void *state);
+
+	void	   *state;			/* for these */
 } TableRunCaller;
 
 /*
