@@ -348,7 +348,7 @@ def keep_large(result: dict) -> dict:
     """Return what is kept of a run of `make bench-large`."""
     [one] = result["results"]
     scenario = {name: one[name] for name in ("rows", "heap_bytes", "index_bytes")} | {"about": one["scenario"]["about"]}
-    runs = [{"engine": run["contender"]["engine"], "workers": run["contender"]["workers"], "preserves": run["contender"].get("preserves", False),
+    runs = [{"engine": run["contender"]["engine"], "workers": run["contender"]["workers"], "page_cache": run["contender"]["page_cache"],
              "round": run["round"], "seconds": round(run["seconds"], 3)} for run in one["runs"]]  # fmt: skip
     return {"circumstances": result["circumstances"], "scenario": scenario, "runs": runs}
 
@@ -356,19 +356,19 @@ def keep_large(result: dict) -> dict:
 def large_lines(saved: dict) -> list[str]:
     """Return the median of each contender, and how many times as fast as PostgreSQL at its best it was."""
     one, facts = saved["scenario"], saved["circumstances"]
-    looks = dict.fromkeys((run["engine"], run["workers"], run["preserves"]) for run in saved["runs"])
+    looks = dict.fromkeys((run["engine"], run["workers"], run["page_cache"]) for run in saved["runs"])
     seconds = {look: [run["seconds"] for run in sorted(saved["runs"], key=lambda run: run["round"])
-                      if (run["engine"], run["workers"], run["preserves"]) == look] for look in looks}  # fmt: skip
+                      if (run["engine"], run["workers"], run["page_cache"]) == look] for look in looks}  # fmt: skip
     best = min((look for look in looks if look[0] == "core"), key=lambda look: median(seconds[look]))
     held = f", held of it {facts['memory held']}" if "memory held" in facts else ""
     lines = [f"{one['about'][0].upper()}{one['about'][1:]}; {one['rows']:,} rows, {one['heap_bytes'] // MB:,} + {one['index_bytes'] // MB:,} MB;"
              f" memory {facts['memory']}{held}; medians of {len(seconds[best])} rounds:", "",
              "| VACUUM | seconds | against PostgreSQL at its best |", "|---|---|---|"]  # fmt: skip
-    for engine, workers, preserves in looks:
-        mine = seconds[engine, workers, preserves]
+    for engine, workers, setting in looks:
+        mine = seconds[engine, workers, setting]
         name = "PostgreSQL" if engine == "core" else "pg_cyclone"
         times_as_fast = median(core / ours for core, ours in zip(seconds[best], mine, strict=True))
-        lines.append(f"| {name}, `PARALLEL {workers}`{', `cyclone.preserve_page_cache = on`' if preserves else ''} | {median(mine):.1f} |"
+        lines.append(f"| {name}, `PARALLEL {workers}`{f', `cyclone.preserve_page_cache = {setting}`' if setting != 'auto' else ''} | {median(mine):.1f} |"
                      f" {times(times_as_fast)} |")  # fmt: skip
     return lines
 

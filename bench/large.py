@@ -37,8 +37,8 @@ from tpcc.percentiles import percentile
 
 ROWS_PER_GB = 4_800_000  # with the indexes
 WORKER_COUNTS = (0, 1, 3)
-PRESERVED_COUNTS = (1,)
-HOT_CONTENDERS = (Contender("core", 1), Contender("pg_cyclone", 1), Contender("pg_cyclone", 1, preserves=True))
+UNPRESERVED_COUNTS = (1,)
+HOT_CONTENDERS = (Contender("core", 1), Contender("pg_cyclone", 1), Contender("pg_cyclone", 1, page_cache="off"))
 HOT_SHARE = 1 / 8  # of the large table's size
 ROOM = 1.03  # of what there is; and a GB for WAL of the catalogs
 HOT_COLORS = ("#8a8a8a", "#3b6fb6", "#c8553d")
@@ -53,8 +53,8 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--workers", type=int, nargs="+", default=WORKER_COUNTS, metavar="N",
                         help="counts of pg_cyclone's parallel workers (default: %(default)s)")  # fmt: skip
     parser.add_argument("--core-workers", type=int, nargs="+", metavar="N", help="the same of core (default: 0 1 7)")
-    parser.add_argument("--preserved", type=int, nargs="*", default=PRESERVED_COUNTS, metavar="N",
-                        help="the same with cyclone.preserve_page_cache on (default: %(default)s)")  # fmt: skip
+    parser.add_argument("--unpreserved", type=int, nargs="*", default=UNPRESERVED_COUNTS, metavar="N",
+                        help="the same with cyclone.preserve_page_cache off (default: %(default)s)")  # fmt: skip
     parser.add_argument("--before", type=float, default=15, help="seconds of load on the hot table before VACUUM (default: %(default)s)")
     parser.add_argument("--after", type=float, default=60, help="seconds of load after it (default: %(default)s)")
     parser.add_argument("--left", type=float, metavar="GB",
@@ -222,7 +222,7 @@ def main() -> int:
         circumstances["GB in all"] = f"{sum(file.stat().st_size for file in data_files(original)) / GIBIBYTE:.1f}"
         try:
             contenders = contenders_for(scenario, list(options.workers), options.core_workers)
-            contenders += [Contender("pg_cyclone", workers, preserves=True) for workers in dict.fromkeys(options.preserved)]
+            contenders += [Contender("pg_cyclone", workers, page_cache="off") for workers in dict.fromkeys(options.unpreserved)]
             run_rounds(original, result, contenders, rounds=options.rounds, base=options.base, say=say)
             for number in range(options.hot_rounds if options.hot else 0):
                 for contender in HOT_CONTENDERS[:: -1 if number % 2 else 1]:

@@ -70,7 +70,7 @@ class Contender:
 
     engine: str  # "core" or "pg_cyclone"
     workers: int  # parallel workers beside the leader
-    preserves: bool = False  # does it leave the page cache as it finds it? (cyclone.preserve_page_cache)
+    page_cache: str = "auto"  # cyclone.preserve_page_cache
 
     @property
     def name(self) -> str:
@@ -79,7 +79,7 @@ class Contender:
     @property
     def label(self) -> str:
         """The engine, with the setting that isn't the default."""
-        return f"{self.engine} (page cache preserved)" if self.preserves else self.engine
+        return self.engine + {"auto": "", "on": " (page cache preserved)", "off": " (page cache not preserved)"}[self.page_cache]
 
     @property
     def is_core(self) -> bool:
@@ -88,14 +88,14 @@ class Contender:
     @property
     def is_usual(self) -> bool:
         """pg_cyclone with its defaults, for which the summaries are."""
-        return not self.is_core and not self.preserves
+        return not self.is_core and self.page_cache == "auto"
 
     @property
     def settings(self) -> tuple[str, ...]:
         """The statements with which a session becomes this contender's."""
         return (
             f"SET cyclone.enabled = {'off' if self.is_core else 'on'}",
-            f"SET cyclone.preserve_page_cache = {'on' if self.preserves else 'off'}",
+            f"SET cyclone.preserve_page_cache = {self.page_cache}",
         )
 
 

@@ -91,7 +91,7 @@ def _draw_bars(panel: pyplot.Axes, result: Result) -> None:
         panel.errorbar(position, middle, yerr=[[middle - min(seconds)], [max(seconds) - middle]], capsize=3, color="#303030")
         ratio = f"{result.ratio(contender, best).median:.2f}×"
         panel.annotate(ratio, (position, max(seconds)), (0, 3), textcoords="offset points", ha="center", fontsize=8)
-    names = [f"{'core' if contender.is_core else 'ours'}{'*' if contender.preserves else ''}\n+{contender.workers}" for contender in contenders]
+    names = [f"{'core' if contender.is_core else 'ours'}{'' if contender.page_cache == 'auto' else '*'}\n+{contender.workers}" for contender in contenders]
     panel.set_xticks(range(len(contenders)), names)
     panel.grid(axis="x", visible=False)
     panel.set_xlabel("+ workers")

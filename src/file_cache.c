@@ -3,9 +3,9 @@
  * file_cache.c
  *	  The page cache of the operating system, left as it was found.
  *
- * A VACUUM reads each page of a large table once, and will not read it again soon.  These
- * pages push out of the page cache those that others need.  So, if
- * cyclone.preserve_page_cache is on, a process looks at a file stripe by stripe:
+ * A VACUUM reads each page of a large table once, and will not read it again soon.  If
+ * memory is full, these pages push out of the page cache those that others need.  Then,
+ * or wherever cyclone.preserve_page_cache is on, a process looks at a file stripe by stripe:
  *
  * - Before the team reads from a stripe, one member asks which of its pages are in the
  *	 page cache (mincore), and notes that for all members (FileCacheMap).  These pages
@@ -81,6 +81,7 @@
 
 #include "compat.h"
 #include "file_cache.h"
+#include "machine.h"
 #include "settings.h"
 #include "trial.h"
 
@@ -221,23 +222,28 @@ file_cache_init(void)
 #ifdef SYSTEM_CAN
 	(void) trial_survived(make_calls, &may_call);
 	if (!may_call)
-		ereport(cyclone_preserve_page_cache ? LOG : DEBUG1,
+		ereport(cyclone_preserve_page_cache == PRESERVE_ON ? LOG : DEBUG1,
 				(errmsg("pg_cyclone cannot leave the page cache as it finds it"),
 				 errdetail("The system does not allow mmap, mincore, sync_file_range or posix_fadvise."),
 				 errhint("cyclone.preserve_page_cache has no effect.")));
 #endif
 }
 
-/*
- * file_cache_is_wanted
- *		Does a VACUUM that reads a relation of this many blocks preserve the page cache?
- */
+/* file_cache_is_wanted -- see file_cache.h. */
 bool
-file_cache_is_wanted(Relation rel, BlockNumber nblocks)
+file_cache_is_wanted(Relation rel, BlockNumber nblocks, uint64 all_blocks)
 {
-	return may_call && cyclone_preserve_page_cache && STRIPES_FIT &&
-		nblocks >= WORTHWHILE_BLOCKS && !RelationUsesLocalBuffers(rel) &&
-		(io_direct_flags & IO_DIRECT_DATA) == 0;
+	int64		unused;
+
+	Assert(all_blocks >= nblocks);
+	if (!may_call || cyclone_preserve_page_cache == PRESERVE_OFF || !STRIPES_FIT ||
+		nblocks < WORTHWHILE_BLOCKS || RelationUsesLocalBuffers(rel) ||
+		(io_direct_flags & IO_DIRECT_DATA) != 0)
+		return false;
+	if (cyclone_preserve_page_cache == PRESERVE_ON)
+		return true;
+	unused = unused_memory("");
+	return unused >= 0 && all_blocks > (uint64) unused / BLCKSZ;
 }
 
 /* file_cache_map_size -- the bytes of a map of a relation of this many blocks. */

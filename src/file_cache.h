@@ -28,11 +28,16 @@ typedef struct FileCache FileCache;
 extern void file_cache_init(void);
 
 /*
+ * Does a VACUUM preserve the page cache that reads a relation of this many blocks, and of
+ * it and its indexes together all_blocks?  Raises no error.
+ */
+extern bool file_cache_is_wanted(Relation rel, BlockNumber nblocks, uint64 all_blocks);
+
+/*
  * A map is made by the leader, zeroed or not, in file_cache_map_size bytes of memory that
  * all processes share.  Each process begins by itself, and holds what it reads, or not.  No
  * errors but for lack of memory; cache may be NULL.
  */
-extern bool file_cache_is_wanted(Relation rel, BlockNumber nblocks);
 extern Size file_cache_map_size(BlockNumber nblocks);
 extern void file_cache_map_init(FileCacheMap *map, BlockNumber nblocks);
 extern Size file_cache_map_bytes(const FileCacheMap *map);

@@ -41,7 +41,7 @@ int			cyclone_max_replica_lag = 0;
 int			cyclone_max_wal_rate = 0;
 double		cyclone_min_free_disk = 0;
 int			cyclone_check_disk_space = DISK_SPACE_WARNING;
-bool		cyclone_preserve_page_cache = false;
+int			cyclone_preserve_page_cache = PRESERVE_AUTO;
 char	   *cyclone_tables = NULL;
 bool		cyclone_verbose_details = false;
 
@@ -51,6 +51,19 @@ static const struct config_enum_entry disk_space_checks[] = {
 	{"off", DISK_SPACE_OFF, false},
 	{"warning", DISK_SPACE_WARNING, false},
 	{"error", DISK_SPACE_ERROR, false},
+	{NULL, 0, false}
+};
+
+static const struct config_enum_entry preserve_options[] = {
+	{"auto", PRESERVE_AUTO, false},
+	{"on", PRESERVE_ON, false},
+	{"off", PRESERVE_OFF, false},
+	{"true", PRESERVE_ON, true},
+	{"false", PRESERVE_OFF, true},
+	{"yes", PRESERVE_ON, true},
+	{"no", PRESERVE_OFF, true},
+	{"1", PRESERVE_ON, true},
+	{"0", PRESERVE_OFF, true},
 	{NULL, 0, false}
 };
 
@@ -313,11 +326,13 @@ define_reports(void)
 static void
 define_page_cache_setting(void)
 {
-	DefineCustomBoolVariable("cyclone.preserve_page_cache",
+	DefineCustomEnumVariable("cyclone.preserve_page_cache",
 							 "VACUUM leaves the page cache of the operating system as it finds it.",
-							 "What it alone has brought there is written back early, and dropped behind it.",
+							 "What it alone has brought there is written back early, and dropped behind it. "
+							 "auto does so where the table and its indexes are larger than the memory that nobody uses.",
 							 &cyclone_preserve_page_cache,
-							 false,
+							 PRESERVE_AUTO,
+							 preserve_options,
 							 PGC_USERSET,
 							 0,
 							 NULL, NULL, NULL);

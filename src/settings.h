@@ -23,6 +23,15 @@ typedef enum DiskSpaceCheck
 	DISK_SPACE_ERROR,
 } DiskSpaceCheck;
 
+/* cyclone.preserve_page_cache */
+typedef enum PreservePageCache
+{
+	PRESERVE_OFF,
+	PRESERVE_ON,
+	PRESERVE_AUTO				/* where what VACUUM reads is more than the
+								 * unused memory holds */
+} PreservePageCache;
+
 extern double cyclone_audit;	/* share of pages */
 extern bool cyclone_autovacuum;
 extern int	cyclone_autovacuum_max_parallel_workers;
@@ -43,7 +52,7 @@ extern int	cyclone_max_pause;	/* s */
 extern int	cyclone_max_replica_lag;	/* ms; 0: no bound */
 extern int	cyclone_max_wal_rate;	/* kB a second; 0: no bound */
 extern double cyclone_min_free_disk;	/* see settings_parse_min_free_disk */
-extern bool cyclone_preserve_page_cache;
+extern int	cyclone_preserve_page_cache;	/* PreservePageCache */
 extern char *cyclone_tables;	/* patterns */
 extern bool cyclone_verbose_details;
 

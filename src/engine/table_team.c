@@ -47,6 +47,7 @@ PGDLLEXPORT void pg_cyclone_worker_main(dsm_segment *segment, shm_toc *toc);
 
 static int	memory_kb(void);
 static bool fits_in_page_cache(const TableVacuum *vacuum);
+static uint64 blocks_of_all(const TableVacuum *vacuum, BlockNumber rel_pages);
 static void init_file_cache_maps(const TableVacuum *vacuum, VacuumShared *shared);
 static void join_file_cache(TableVacuum *vacuum);
 static void launch_workers(void *argument);
@@ -91,16 +92,22 @@ table_plan_workers(VacuumJob *job)
 	{
 		nworkers = degree_for_table(vacuum->rel, job->plan.rel_pages);
 		if (job->do_index_cleanup && !VacuumFailsafeActive)
-			nworkers = Max(nworkers, index_parallel_degree(vacuum));
+		{
+			int			for_indexes = index_parallel_degree(vacuum);
+
+			nworkers = Max(nworkers, for_indexes);
+		}
 	}
 	if (AmAutoVacuumWorkerProcess())
 	{
 		int			allowed = compat_autovacuum_workers(vacuum->rel);
+		int			most = degree_autovacuum_limit();
+		int			fed = pace_processes_fed();
 
-		nworkers = Min(nworkers, degree_autovacuum_limit());
+		nworkers = Min(nworkers, most);
 		job->result.workers_not_allowed = Max(nworkers - allowed, 0);
 		nworkers = Min(nworkers, allowed);
-		return degree_reserve(Min(nworkers, Max(pace_processes_fed() - 1, 0)));
+		return degree_reserve(Min(nworkers, Max(fed - 1, 0)));
 	}
 	return Min(nworkers, max_parallel_maintenance_workers);
 }
@@ -152,7 +159,7 @@ lay_out_shared(VacuumJob *job, Size memory, Size *areas_start)
 						dead_tids_shared_size(plan->nmembers > 1, plan->rel_pages, memory,
 											  plan->nmembers));
 	}
-	if (file_cache_is_wanted(job->vacuum.rel, plan->rel_pages))
+	if (file_cache_is_wanted(job->vacuum.rel, plan->rel_pages, blocks_of_all(&job->vacuum, plan->rel_pages)))
 	{
 		Size		maps = file_cache_map_size(plan->rel_pages);
 
@@ -168,6 +175,17 @@ lay_out_shared(VacuumJob *job, Size memory, Size *areas_start)
 	return size;
 }
 
+/* blocks_of_all -- leader: those of the table and of its indexes. */
+static uint64
+blocks_of_all(const TableVacuum *vacuum, BlockNumber rel_pages)
+{
+	uint64		nblocks = rel_pages;
+
+	for (int i = 0; i < vacuum->nindexes; i++)
+		nblocks += vacuum->index_blocks[i];
+	return nblocks;
+}
+
 /*
  * fits_in_page_cache
  *		Leader: will the pages that the first pass brings to the page cache still be
@@ -176,11 +194,7 @@ lay_out_shared(VacuumJob *job, Size memory, Size *areas_start)
 static bool
 fits_in_page_cache(const TableVacuum *vacuum)
 {
-	uint64		nblocks = vacuum->shared->rel_pages;
-
-	for (int i = 0; i < vacuum->nindexes; i++)
-		nblocks += vacuum->index_blocks[i];
-	return nblocks <= effective_cache_size / 2;
+	return blocks_of_all(vacuum, vacuum->shared->rel_pages) <= effective_cache_size / 2;
 }
 
 /* init_file_cache_maps -- leader: behind each other, the table's first. */
@@ -291,10 +305,11 @@ launch_workers(void *argument)
 {
 	VacuumJob  *job = argument;
 	bool		is_first = job->result.workers_launched == 0;
+	int			launched;
 
 	team_launch(job->team);
-	job->result.workers_launched = Max(job->result.workers_launched,
-									   team_launched_workers(job->team));
+	launched = team_launched_workers(job->team);
+	job->result.workers_launched = Max(job->result.workers_launched, launched);
 	ereport(job->vacuum.shared->verbose && is_first ? INFO : DEBUG2,
 			(errmsg(ngettext("launched %d parallel vacuum worker (planned: %d)",
 							 "launched %d parallel vacuum workers (planned: %d)",

@@ -238,6 +238,7 @@ plan_workers(Inplace *job, Inplace *toast, Relation rel)
 	const Inplace *to_empty = toast != NULL ? toast : job;
 	BlockNumber tail = to_empty->npages - to_empty->tail_start;
 	int			nworkers = job->params.nworkers;
+	int			fed = pace_workers_now();
 
 	if (nworkers < 0 || job->is_alone || VacuumFailsafeActive || !IsUnderPostmaster ||
 		RelationUsesLocalBuffers(rel))
@@ -245,7 +246,7 @@ plan_workers(Inplace *job, Inplace *toast, Relation rel)
 	if (nworkers == 0)
 		nworkers = DEBUG_LIMIT(workers, 0);
 	nworkers = Min(nworkers, tail / Max(min_parallel_table_scan_size, 1));
-	nworkers = Min(nworkers, pace_workers_now());
+	nworkers = Min(nworkers, fed);
 	return Min(nworkers, Min(max_parallel_maintenance_workers, max_parallel_workers));
 }
 
@@ -258,14 +259,16 @@ gather(void)
 {
 	Inplace    *job = movers.job;
 	Relation	rel;
+	BlockNumber nblocks;
 	SavedUser	saved;
 
 	Assert(!IsTransactionState());
 	begin_vacuum_transaction(false);
 	rel = table_open(job->relid, ShareUpdateExclusiveLock);
 	movers.planned = plan_workers(job, movers.toast, rel);
-	if (file_cache_is_wanted(rel, RelationGetNumberOfBlocks(rel)))
-		movers.cached_blocks = RelationGetNumberOfBlocks(rel);
+	nblocks = RelationGetNumberOfBlocks(rel);
+	if (file_cache_is_wanted(rel, nblocks, nblocks))
+		movers.cached_blocks = nblocks;
 	/* the workers take over its settings */
 	become_owner(rel, &saved);
 	pace_write_steadily();

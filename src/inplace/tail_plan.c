@@ -352,7 +352,7 @@ tail_begin_reading(Inplace *job, Relation rel)
 	BlockNumber nblocks = RelationGetNumberOfBlocks(rel);
 
 	Assert(job->file_cache == NULL);
-	if (!file_cache_is_wanted(rel, nblocks))
+	if (!file_cache_is_wanted(rel, nblocks, nblocks))
 		return;
 	job->file_cache = file_cache_begin(GetAccessStrategyBufferCount(job->ring));
 	job->file_cache_map = palloc(file_cache_map_size(nblocks));

@@ -16,17 +16,6 @@
 #include "nodes/plannodes.h"
 
 /* ---------------------------------------------------------------------------
- * cores.c: how many cores there are for this process
- * ---------------------------------------------------------------------------
- */
-
-/*
- * Return on how many cores this process may run, at least 1; 0 if the system doesn't
- * tell.  Files are looked for under root: "", or a folder in tests.  Raises no error.
- */
-extern int	cores_for_process(const char *root);
-
-/* ---------------------------------------------------------------------------
  * core_wait.c: how long this session waited for a core before a statement
  *
  * Nothing here raises an error.

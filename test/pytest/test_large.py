@@ -41,15 +41,15 @@ def test_bench_runs_through(prefix, monkeypatch, tmp_path, capsys):
     [result] = json.loads((tmp_path / "results.json").read_text())["results"]
     size = result["heap_bytes"] + result["index_bytes"]
     contenders = [tuple(run["contender"].values()) for run in result["runs"]]
-    assert sorted(contenders) == [("core", 0, False), ("core", 1, False), ("core", 7, False), ("pg_cyclone", 0, False), ("pg_cyclone", 1, True)]
+    assert sorted(contenders) == [("core", 0, "auto"), ("core", 1, "auto"), ("core", 7, "auto"), ("pg_cyclone", 0, "auto"), ("pg_cyclone", 1, "off")]
     for run in result["runs"]:
         assert run["device"]["read_bytes"] >= size  # nothing was in shared_buffers
         assert run["device"]["written_bytes"] > 0
         assert run["kernel"]["cached"] + run["cached_before"] > 0
     assert all(rate > 0 for rates in result["programs"] for rate in rates.values())
     hot = json.loads((tmp_path / "hot.json").read_text())
-    assert [(run["contender"]["engine"], run["contender"]["preserves"]) for run in hot] == [
-        *(("core", False), ("pg_cyclone", False), ("pg_cyclone", True))
+    assert [(run["contender"]["engine"], run["contender"]["page_cache"]) for run in hot] == [
+        *(("core", "auto"), ("pg_cyclone", "auto"), ("pg_cyclone", "off"))
     ]
     for run in hot:
         assert run["p95_ms"]["before"] > 0 and run["p95_ms"]["after"] > 0

@@ -78,7 +78,12 @@ def server(prefix):
     cluster = Cluster.create(prefix, {**CONFIG, **config}, base=base)
     try:
         library, control, cluster.calls = preloadable(REPO / "test" / "shim" / "page_cache.c", LAYOUT.size, base=cluster.home)
-        cluster.env = {"LD_PRELOAD": str(library), "CYCLONE_PAGE_CACHE": str(control)}
+        cluster.meminfo = control.with_name("meminfo")
+        cluster.env = {
+            "LD_PRELOAD": str(library),
+            "CYCLONE_PAGE_CACHE": str(control),
+            "CYCLONE_MEMINFO": str(cluster.meminfo),
+        }
         cluster.start()
         with cluster.connect() as conn:
             checks.create_extensions(conn)
@@ -164,6 +169,23 @@ def test_what_was_there_stays(cold):
     assert after["t_btree"] == before["t_btree"] == 1
     assert before["t"] <= after["t"] < before["t"] + 0.2
     assert before["t_hash"] == 0 and after["t_hash"] < 0.2
+    assert_vacuumed(conn)
+
+
+@pytest.mark.parametrize("workers", [0, pytest.param(2, marks=pytest.mark.full)])
+@pytest.mark.parametrize("share, preserves", [(0.9, True), (1.1, False), (None, False)])
+def test_by_itself_where_memory_is_full(server, cold, share, preserves, workers):
+    """`share` of what the table and its indexes have is unused; None: the system doesn't tell."""
+    conn, files = cold
+    size = sum(file.stat().st_size for file in files.values())
+    text = "MemTotal: 1 kB\n" if share is None else f"MemTotal: 1 kB\nMemFree: {int(size * share) // 1024} kB\n"
+    server.meminfo.write_text(text)
+    assert conn.execute("SELECT boot_val FROM pg_settings WHERE name = 'cyclone.preserve_page_cache'").fetchone() == ("auto",)
+    vacuum(conn, "auto", workers)
+    if preserves:
+        assert max(cached(files).values()) < 0.3, cached(files)
+    else:
+        assert server.calls[:] == bytes(LAYOUT.size)
     assert_vacuumed(conn)
 
 

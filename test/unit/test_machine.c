@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
- * test_cores.c
- *	  How many cores there are, as Linux tells it in files: neighbours/cores.c.
+ * test_machine.c
+ *	  How many cores there are, and how much unused memory, as Linux tells it in files: machine.c.
  *
  * Portions Copyright (c) 2026, the pg_cyclone developers
  *
@@ -13,7 +13,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "neighbours/cores.c"
+#include "machine.c"
 #include "unit.h"
 
 
@@ -28,7 +28,7 @@ typedef struct SystemFile
 
 #define MOST_FILES	6
 
-static char root[] = "unit-cores-XXXXXX";
+static char root[] = "unit-machine-XXXXXX";
 
 /* write_file -- below the root, with the folders that it is in. */
 static void
@@ -91,6 +91,8 @@ test_cores_are_those_that_a_container_has(void)
 		/* version 1, also where the path is that of the host */
 		{4, {{"proc/self/status", STATUS("ff")}, {"proc/self/cgroup", "5:memory:/x\n4:cpu,cpuacct:/docker/1\n0::/\n"},
 		{"sys/fs/cgroup/cpu/cpu.cfs_quota_us", "400000\n"}, {"sys/fs/cgroup/cpu/cpu.cfs_period_us", "100000\n"}}},
+		{2, {{"proc/self/status", STATUS("ff")}, {"proc/self/cgroup", "4:cpuset:/y\n3:cpu:/x\n"},
+		{"sys/fs/cgroup/cpu/x/cpu.cfs_quota_us", "200000\n"}, {"sys/fs/cgroup/cpu/x/cpu.cfs_period_us", "100000\n"}}},
 		{8, {{"proc/self/status", STATUS("ff")}, {"proc/self/cgroup", "4:cpuset:/y\n3:cpu:/x\n"},
 		{"sys/fs/cgroup/cpu/x/cpu.cfs_quota_us", "-1\n"}, {"sys/fs/cgroup/cpu/x/cpu.cfs_period_us", "100000\n"}}},
 		{8, {{"proc/self/status", STATUS("ff")}, {"proc/self/cgroup", "no colons at all\n\n:\n::\n"}}},
@@ -102,6 +104,61 @@ test_cores_are_those_that_a_container_has(void)
 		for (int k = 0; k < MOST_FILES && systems[i].files[k].name != NULL; k++)
 			write_file(&systems[i].files[k]);
 		CHECK_EQ(cores_for_process(root), systems[i].cores);
+		for (int k = 0; k < MOST_FILES && systems[i].files[k].name != NULL; k++)
+			remove_file(&systems[i].files[k]);
+	}
+}
+
+#define MEMINFO(kilobytes)	"MemTotal:  64000 kB\nMemFree:  " kilobytes " kB\nMemAvailable: 60000 kB\n"
+
+/* test_unused_memory_is_what_a_container_may_still_have -- and no more than the machine has. */
+static void
+test_unused_memory_is_what_a_container_may_still_have(void)
+{
+	static const struct
+	{
+		int64		bytes;
+		SystemFile	files[MOST_FILES];
+	}			systems[] = {
+		{-1, {{NULL}}},
+		{-1, {{"proc/meminfo", "MemTotal:  64000 kB\n"}}},
+		{-1, {{"proc/meminfo", MEMINFO("many")}}},
+		{-1, {{"proc/meminfo", MEMINFO("-5")}}},
+		{-1, {{"proc/meminfo", MEMINFO("nan")}}},
+		{-1, {{"proc/meminfo", MEMINFO("1e300")}}},
+		{5120, {{"proc/meminfo", MEMINFO("5")}}},
+		/* version 2 */
+		{5120, {{"proc/meminfo", MEMINFO("5")}, {"proc/self/cgroup", "0::/a/b\n"},
+		{"sys/fs/cgroup/a/b/memory.max", "max\n"}, {"sys/fs/cgroup/a/b/memory.current", "900\n"}}},
+		{100, {{"proc/meminfo", MEMINFO("5")}, {"proc/self/cgroup", "0::/a/b\n"},
+		{"sys/fs/cgroup/a/b/memory.max", "1000\n"}, {"sys/fs/cgroup/a/b/memory.current", "900\n"}}},
+		{0, {{"proc/meminfo", MEMINFO("5")}, {"proc/self/cgroup", "0::/a/b\n"},
+		{"sys/fs/cgroup/a/b/memory.max", "1000\n"}, {"sys/fs/cgroup/a/b/memory.current", "1100\n"}}},
+		/* in one that has less */
+		{7, {{"proc/meminfo", MEMINFO("5")}, {"proc/self/cgroup", "0::/a/b\n"},
+		{"sys/fs/cgroup/a/b/memory.max", "1000\n"}, {"sys/fs/cgroup/a/b/memory.current", "900\n"},
+		{"sys/fs/cgroup/a/memory.max", "2000\n"}, {"sys/fs/cgroup/a/memory.current", "1993\n"}}},
+		/* a machine that has less */
+		{1024, {{"proc/meminfo", MEMINFO("1")}, {"proc/self/cgroup", "0::/a\n"},
+		{"sys/fs/cgroup/a/memory.max", "1e12\n"}, {"sys/fs/cgroup/a/memory.current", "900\n"}}},
+		/* version 1, and its number for no limit */
+		{100, {{"proc/meminfo", MEMINFO("5")}, {"proc/self/cgroup", "5:memory:/x\n4:cpu:/y\n"},
+		{"sys/fs/cgroup/memory/x/memory.limit_in_bytes", "1000\n"},
+		{"sys/fs/cgroup/memory/x/memory.usage_in_bytes", "900\n"}}},
+		{5120, {{"proc/meminfo", MEMINFO("5")}, {"proc/self/cgroup", "5:memory:/x\n4:cpu:/y\n"},
+		{"sys/fs/cgroup/memory/x/memory.limit_in_bytes", "9223372036854771712\n"},
+		{"sys/fs/cgroup/memory/x/memory.usage_in_bytes", "900\n"}}},
+		/* a limit without its usage */
+		{5120, {{"proc/meminfo", MEMINFO("5")}, {"proc/self/cgroup", "0::/a\n"},
+		{"sys/fs/cgroup/a/memory.max", "1000\n"}}},
+	};
+
+	for (int i = 0; i < lengthof(systems); i++)
+	{
+		unit_case("system %d", i);
+		for (int k = 0; k < MOST_FILES && systems[i].files[k].name != NULL; k++)
+			write_file(&systems[i].files[k]);
+		CHECK_EQ(unused_memory(root), systems[i].bytes);
 		for (int k = 0; k < MOST_FILES && systems[i].files[k].name != NULL; k++)
 			remove_file(&systems[i].files[k]);
 	}
@@ -143,6 +200,13 @@ test_cores_of_this_machine(void)
 	CHECK_BETWEEN(1, cores_for_process(""), CPU_COUNT(&usable));
 }
 
+/* test_unused_memory_of_this_machine -- it is known. */
+static void
+test_unused_memory_of_this_machine(void)
+{
+	CHECK(unused_memory("") >= 0);
+}
+
 /* test_a_long_path -- it is no file. */
 static void
 test_a_long_path(void)
@@ -162,8 +226,10 @@ main(void)
 	if (mkdtemp(root) == NULL)
 		return 2;
 	UNIT_RUN(test_cores_are_those_that_a_container_has);
+	UNIT_RUN(test_unused_memory_is_what_a_container_may_still_have);
 	UNIT_RUN(test_any_text);
 	UNIT_RUN(test_cores_of_this_machine);
+	UNIT_RUN(test_unused_memory_of_this_machine);
 	UNIT_RUN(test_a_long_path);
 	return unit_end();
 }

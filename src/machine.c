@@ -1,11 +1,14 @@
 /*-------------------------------------------------------------------------
  *
- * cores.c
- *	  How many cores there are for this process.
+ * machine.c
+ *	  How many cores there are for this process, and how much memory nobody uses.
  *
- * Linux tells in files: those on which the process may run, and what its control
- * groups let it have of them, which is how containers are given two and a half
+ * Linux tells in files: what the machine has, and what the control groups of this
+ * process let it have of that, which is how containers are given two and a half
  * cores of sixty-four.  Part of a core counts for nothing, but for the first.
+ *
+ * Memory that holds the page cache is in use: who reads more files than the unused
+ * memory holds pushes others' pages out.  A control group has its own page cache.
  *
  * Nothing here but opens and reads files, as the server does itself.  A filter of
  * system calls may end a process that makes others, even to ask for its cores.
@@ -18,20 +21,22 @@
 
 #include <limits.h>
 
-#include "neighbours/neighbours.h"
+#include "machine.h"
 
 #define MOST_TEXT	8192
 
 static int	allowed_cores(const char *root);
 static int	quota_of_version_2(const char *root, char *group);
 static int	quota_of_version_1(const char *root, char *group);
+static int64 unused_by_limit(const char *root, const char *folder, char *group,
+							 const char *limit_file, const char *usage_file);
 static char *group_of(char *text, const char *controller);
 static bool leave_group(char *group);
 static int	whole_cores(double quota, double period);
 static bool read_file(const char *root, const char *folder, const char *group, const char *file,
 					  char *text);
 
-/* cores_for_process -- see neighbours.h. */
+/* cores_for_process -- see machine.h. */
 int
 cores_for_process(const char *root)
 {
@@ -40,6 +45,7 @@ cores_for_process(const char *root)
 	char	   *group;
 	int			cores = allowed_cores(root);
 	int			quota = INT_MAX;
+	int			quota_1 = INT_MAX;
 
 	Assert(root != NULL);
 	if (cores > 0 && read_file(root, "/proc/self", "", "/cgroup", groups))
@@ -49,9 +55,9 @@ cores_for_process(const char *root)
 			quota = quota_of_version_2(root, group);
 		strcpy(text, groups);
 		if ((group = group_of(text, "cpu")) != NULL)
-			quota = Min(quota, quota_of_version_1(root, group));
+			quota_1 = quota_of_version_1(root, group);
 	}
-	return Min(cores, quota);
+	return Min(cores, Min(quota, quota_1));
 }
 
 /* allowed_cores -- on how many this process may run; 0 if that isn't known. */
@@ -90,7 +96,11 @@ quota_of_version_2(const char *root, char *group)
 
 		if (read_file(root, "/sys/fs/cgroup", group, "/cpu.max", text) &&
 			sscanf(text, "%lf %lf", &quota, &period) == 2)
-			least = Min(least, whole_cores(quota, period));
+		{
+			int			cores = whole_cores(quota, period);
+
+			least = Min(least, cores);
+		}
 	} while (leave_group(group));
 	return least;
 }
@@ -111,7 +121,69 @@ quota_of_version_1(const char *root, char *group)
 			sscanf(text, "%lf", &quota) == 1 &&
 			read_file(root, "/sys/fs/cgroup/cpu", group, "/cpu.cfs_period_us", text) &&
 			sscanf(text, "%lf", &period) == 1)
-			least = Min(least, whole_cores(quota, period));
+		{
+			int			cores = whole_cores(quota, period);
+
+			least = Min(least, cores);
+		}
+	} while (leave_group(group));
+	return least;
+}
+
+/* unused_memory -- see machine.h. */
+int64
+unused_memory(const char *root)
+{
+	char		text[MOST_TEXT];
+	char		groups[MOST_TEXT];
+	char	   *group,
+			   *field;
+	double		kilobytes;
+	int64		unused;
+	int64		by_limit = PG_INT64_MAX;
+	int64		by_limit_1 = PG_INT64_MAX;
+
+	Assert(root != NULL);
+	if (!read_file(root, "/proc", "", "/meminfo", text) ||
+		(field = strstr(text, "\nMemFree:")) == NULL ||
+		sscanf(field, " MemFree: %lf kB", &kilobytes) != 1 || !(kilobytes >= 0 && kilobytes < 1e15))
+		return -1;
+	unused = (int64) (kilobytes * 1024);
+	if (!read_file(root, "/proc/self", "", "/cgroup", groups))
+		return unused;
+	strcpy(text, groups);
+	if ((group = group_of(text, "")) != NULL)
+		by_limit = unused_by_limit(root, "/sys/fs/cgroup", group, "/memory.max", "/memory.current");
+	strcpy(text, groups);
+	if ((group = group_of(text, "memory")) != NULL)
+		by_limit_1 = unused_by_limit(root, "/sys/fs/cgroup/memory", group,
+									 "/memory.limit_in_bytes", "/memory.usage_in_bytes");
+	return Min(unused, Min(by_limit, by_limit_1));
+}
+
+/*
+ * unused_by_limit
+ *		What a group and those around it let it have beside what it has; PG_INT64_MAX if
+ *		nothing limits it.
+ */
+static int64
+unused_by_limit(const char *root, const char *folder, char *group, const char *limit_file,
+				const char *usage_file)
+{
+	char		text[MOST_TEXT];
+	int64		least = PG_INT64_MAX;
+
+	do
+	{
+		double		limit,
+					usage;
+
+		/* "max" is no number, and version 1 has one beyond all memory */
+		if (read_file(root, folder, group, limit_file, text) &&
+			sscanf(text, "%lf", &limit) == 1 && limit < 1e18 &&
+			read_file(root, folder, group, usage_file, text) &&
+			sscanf(text, "%lf", &usage) == 1)
+			least = Min(least, (int64) Max(limit - usage, 0));
 	} while (leave_group(group));
 	return least;
 }
