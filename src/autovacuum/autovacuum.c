@@ -349,8 +349,9 @@ is_in_a_hurry(Relation rel, const VacuumParams *params)
 static int
 workers_in_a_hurry(Relation rel)
 {
-	int			nworkers = Min(RelationGetNumberOfBlocks(rel) / HURRY_PAGES,
-							   (BlockNumber) degree_autovacuum_limit());
+	BlockNumber for_size = RelationGetNumberOfBlocks(rel) / HURRY_PAGES;
+	BlockNumber most = degree_autovacuum_limit();
+	int			nworkers = Min(for_size, most);
 
 	return nworkers > 0 ? nworkers : -1;
 }

@@ -540,9 +540,13 @@ judge_all_tables(RunningNote *all, const Crashes *crashes, bool has_crashed)
 	else if (!is_known)
 		memset(all, 0, sizeof(RunningNote));
 	else if (all->breaker_until != DT_NOEND)
+	{
 		/* the clock may have been set back */
+		TimestampTz latest = table_log_longest_break(now);
+
 		*all = make_note(&all_tables, all->failures, Min(all->crashed_at, now),
-						 Min(all->breaker_until, table_log_longest_break(now)));
+						 Min(all->breaker_until, latest));
+	}
 
 	if (!is_about_all(all) || all->breaker_until == TRIAL_WENT_WELL)
 		return;

@@ -277,6 +277,7 @@ TimestampTz
 table_log_reopen(const TableKey *key, uint32 failures, bool is_audits, TimestampTz until)
 {
 	TimestampTz now = GetCurrentTimestamp();
+	TimestampTz latest = table_log_longest_break(now);
 	TableEntry *entry;
 
 	Assert(!IsUnderPostmaster);
@@ -284,7 +285,7 @@ table_log_reopen(const TableKey *key, uint32 failures, bool is_audits, Timestamp
 	if (until <= now)
 		return 0;
 	/* the clock may have been set back */
-	until = Min(until, table_log_longest_break(now));
+	until = Min(until, latest);
 
 	LWLockAcquire(lock, LW_EXCLUSIVE);
 	entry = enter(key);
@@ -599,8 +600,8 @@ put_row(ReturnSetInfo *result, const TableEntry *entry)
 	bool		by_engine = has_last && entry->last_reason == REASON_ENGINE;
 
 	/* the breaker of the table, or the one for all */
-	TimestampTz until = Max(entry->breaker_until,
-							(TimestampTz) pg_atomic_read_u64(&all->left_until));
+	TimestampTz until_for_all = (TimestampTz) pg_atomic_read_u64(&all->left_until);
+	TimestampTz until = Max(entry->breaker_until, until_for_all);
 	bool		is_open = until > GetCurrentTimestamp();
 	int			column = 0;
 

@@ -303,7 +303,8 @@ read_state(HeapTupleHeader row, CompactionFacts *facts)
 	facts->would_win = Max(facts->would_win, 0);
 	facts->sampled_changes = number_of(row, "sampled_changes", 0);
 	facts->outcome = outcome != NULL ? compaction_outcome_of(outcome) : OUTCOME_NONE;
-	facts->ended_since = Max(seconds_since(row, "ended_at"), 0);
+	facts->ended_since = seconds_since(row, "ended_at");
+	facts->ended_since = Max(facts->ended_since, 0);
 	facts->failures = (int) number_of(row, "failures", 0);
 	facts->backoff = (int) number_of(row, "backoff", 0);
 	facts->last_seconds = number_of(row, "last_seconds", 0);

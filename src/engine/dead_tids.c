@@ -322,6 +322,7 @@ plan_memory(BlockNumber nblocks, Size limit, int nmembers, DeadTidsShared *plan)
 	Size		segment_size = limit / nmembers / SEGMENTS_A_MEMBER;
 	Size		blobs_a_segment;
 	Size		worst_case;
+	Size		most;
 
 	plan->limit = limit;
 	plan->nchunks = Max(1, nblocks / CHUNK_BLOCKS + (nblocks % CHUNK_BLOCKS != 0));
@@ -353,8 +354,8 @@ plan_memory(BlockNumber nblocks, Size limit, int nmembers, DeadTidsShared *plan)
 	plan->extents_limit = limit > plan->tables_size ? limit - plan->tables_size : 0;
 	plan->extents_limit = Max(plan->extents_limit, segment_size + plan->directory_page);
 	/* each extent may end with room too small for a segment */
-	plan->extents_limit = Min(plan->extents_limit, plan->directory_page + segment_size *
-							  ((Size) plan->max_segments + directory_pages(plan)));
+	most = plan->directory_page + segment_size * ((Size) plan->max_segments + directory_pages(plan));
+	plan->extents_limit = Min(plan->extents_limit, most);
 	plan->first_extent = Min(plan->extents_limit, FIRST_SEGMENTS * segment_size * nmembers +
 							 plan->directory_page);
 }

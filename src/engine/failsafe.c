@@ -79,10 +79,11 @@ need_of_vacuum(const struct VacuumCutoffs *cutoffs)
 {
 	double		xid_age = (int32) (ReadNextTransactionId() - cutoffs->relfrozenxid);
 	double		multixact_age = (int32) (ReadNextMultiXactId() - cutoffs->relminmxid);
+	double		by_xid = need_of_age(xid_age, autovacuum_freeze_max_age, vacuum_failsafe_age);
+	double		by_multixact = need_of_age(multixact_age, autovacuum_multixact_freeze_max_age,
+										   vacuum_multixact_failsafe_age);
 
-	return Max(need_of_age(xid_age, autovacuum_freeze_max_age, vacuum_failsafe_age),
-			   need_of_age(multixact_age, autovacuum_multixact_freeze_max_age,
-						   vacuum_multixact_failsafe_age));
+	return Max(by_xid, by_multixact);
 }
 
 /* need_of_age -- the same by one of the two ages; the server's failsafe is no nearer to the limit. */

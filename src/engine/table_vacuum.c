@@ -287,6 +287,7 @@ scan_and_vacuum(VacuumJob *job)
 	const int	progress[] = {PROGRESS_VACUUM_PHASE, PROGRESS_VACUUM_TOTAL_HEAP_BLKS};
 	const int64 values[] = {PROGRESS_VACUUM_PHASE_SCAN_HEAP, shared->rel_pages};
 	BlockNumber unscanned;
+	BlockNumber remainder;
 	uint64		passed = 0;
 
 	heap_scan_begin(vacuum);
@@ -342,7 +343,8 @@ scan_and_vacuum(VacuumJob *job)
 		counters->recently_dead_tuples + counters->missed_dead_tuples;
 
 	vacuum_indexes_and_heap(job);
-	vacuum->fsm_vacuumed = Min(vacuum->fsm_vacuumed, pg_atomic_read_u32(&shared->least_remainder));
+	remainder = pg_atomic_read_u32(&shared->least_remainder);
+	vacuum->fsm_vacuumed = Min(vacuum->fsm_vacuumed, remainder);
 	if (shared->rel_pages > vacuum->fsm_vacuumed)
 		FreeSpaceMapVacuumRange(vacuum->rel, vacuum->fsm_vacuumed, shared->rel_pages);
 	pgstat_progress_update_param(PROGRESS_VACUUM_HEAP_BLKS_VACUUMED, shared->rel_pages);

@@ -164,6 +164,7 @@ look(GuardedVacuum *vacuum, double min_free)
 {
 	uint64		free_bytes,
 				bound,
+				until_bound,
 				next = LOOK_NS;
 	DiskHolder	holder = DISK_NONE;
 	uint32		not_yet = 0;
@@ -202,7 +203,8 @@ look(GuardedVacuum *vacuum, double min_free)
 	 * what holds a vacuum needs no hurry; that WAL is retained may show any
 	 * time
 	 */
-	return holder != DISK_NONE ? LOOK_NS : Min(next, time_to_next_look(free_bytes, bound));
+	until_bound = time_to_next_look(free_bytes, bound);
+	return holder != DISK_NONE ? LOOK_NS : Min(next, until_bound);
 }
 
 /*

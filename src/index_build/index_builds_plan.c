@@ -126,7 +126,8 @@ list_indexes(Relation rel, Oid new_relid, int asked)
 	List	   *indexes = RelationGetIndexList(rel);
 	Relation	new_rel = table_open(new_relid, NoLock);
 	BlockNumber heap_pages = RelationGetNumberOfBlocks(new_rel);
-	double		shrinkage = Min((double) heap_pages / Max(RelationGetNumberOfBlocks(rel), 1), 1);
+	BlockNumber old_pages = RelationGetNumberOfBlocks(rel);
+	double		shrinkage = Min((double) heap_pages / Max(old_pages, 1), 1);
 
 	builds->rows = Max(new_rel->rd_rel->reltuples, 0);
 	table_close(new_rel, NoLock);
@@ -308,7 +309,11 @@ plan_members(IndexBuilds *builds, Relation rel, int asked)
 
 			nworkers += build->pages >= min_parallel_index_scan_size;
 			if (build->plain && build->is_divisible)
-				for_btree = Max(for_btree, degree_for_size(build->pages, min_parallel_index_scan_size));
+			{
+				int			degree = degree_for_size(build->pages, min_parallel_index_scan_size);
+
+				for_btree = Max(for_btree, degree);
+			}
 		}
 		nworkers = DEBUG_LIMIT(workers, Max(nworkers, for_btree));
 	}

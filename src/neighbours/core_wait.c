@@ -88,6 +88,7 @@ core_wait_begin(void)
 {
 	Counts		counts;
 	uint64		ran;
+	uint64		passed;
 
 	if (!open_file() || !has_end)
 		return last_wait;
@@ -95,7 +96,8 @@ core_wait_begin(void)
 	if (!core_wait_read(file, &counts.ran, &counts.waited))
 		return last_wait;
 	/* it can't have waited for longer than it has been since */
-	last_wait = Min(counts.waited - at_end.waited, now_ns() - ended_at);
+	passed = now_ns() - ended_at;
+	last_wait = Min(counts.waited - at_end.waited, passed);
 	ran = counts.ran - read_at_ran;
 	if (nunread > 0 && read_at_ran > 0)
 		to_skip = (int) Min(NS_A_READING * nunread / Max(ran, 1), MOST_UNREAD);

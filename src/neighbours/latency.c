@@ -235,14 +235,14 @@ void
 latency_excuse(int backend, uint64 unseen)
 {
 	LatencyRunning *running = &latency->running[backend];
-	uint64		more = Min(unseen, MOST_CREDIT_NS);
+	uint64		credit = Min(unseen, MOST_CREDIT_NS);
 
 	Assert(backend >= 0 && backend < MaxBackends);
 	if (pg_atomic_read_u64(&running->since) == 0)
 		return;
 	pg_atomic_write_u32(&running->is_excused, 1);
-	more += more / 3;
-	pg_atomic_write_u32(&running->credit, Min(pg_atomic_read_u32(&running->credit) + more, MOST_CREDIT_NS));
+	credit += credit / 3 + pg_atomic_read_u32(&running->credit);
+	pg_atomic_write_u32(&running->credit, Min(credit, MOST_CREDIT_NS));
 }
 
 /* latency_read -- see neighbours.h. */

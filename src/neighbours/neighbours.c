@@ -60,6 +60,7 @@
 #include "clock.h"
 #include "compat.h"
 #include "debug_point.h"
+#include "machine.h"
 #include "neighbours/neighbours.h"
 
 #define NS_A_LOOK			(100 * (uint64) NS_PER_MS)
@@ -199,11 +200,12 @@ static void
 look(uint64 now, bool reads_times, NeighboursTimes *times)
 {
 	uint64		passed = now - last_look;
-	uint64		unseen = Min(latency_begin_look(now), passed);
+	uint64		unseen = latency_begin_look(now);
 	int			at_work = 0;
 	bool		is_first;
 
 	Assert(!reads_times || processes != NULL);
+	unseen = Min(unseen, passed);
 	memset(times, 0, sizeof(*times));
 	for (int i = 0; i < MaxBackends; i++)
 	{

@@ -268,10 +268,12 @@ rests(Controller *controller, const ControllerInput *input)
 		return true;
 	if (controller->rest_ran > 0)
 	{
+		double		freak = controller->rest_ran * (FREAK * base(controller) - 1);
+
 		if (controller->nrests > 0)
-			controller->rest_waited = Min(controller->rest_waited,
-										  controller->rest_ran * (FREAK * base(controller) - 1));
-		weight = 1.0 / (Min(controller->nrests++, RESTS - 1) + 1);
+			controller->rest_waited = Min(controller->rest_waited, freak);
+		weight = 1.0 / (Min(controller->nrests, RESTS - 1) + 1);
+		controller->nrests++;
 		controller->base_ran += (controller->rest_ran - controller->base_ran) * weight;
 		controller->base_waited += (controller->rest_waited - controller->base_waited) * weight;
 	}

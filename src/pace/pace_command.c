@@ -134,7 +134,9 @@ pace_hurry(void)
 int
 pace_processes_fed(void)
 {
-	return (int) Min(ceil(settings_rate(&pace_command.settings) / COST_OF_A_PROCESS), INT_MAX);
+	double		fed = ceil(settings_rate(&pace_command.settings) / COST_OF_A_PROCESS);
+
+	return (int) Min(fed, INT_MAX);
 }
 
 /*
@@ -146,7 +148,8 @@ int
 pace_workers_now(void)
 {
 	double		budget = target_budget(pace_command.latency_target);	/* changes at any time */
-	int			fed = (int) Min(pace_processes_fed(), ceil(budget));
+	int			by_cost = pace_processes_fed();
+	int			fed = (int) Min(by_cost, ceil(budget));
 
 	return (int) DEBUG_LIMIT(fed, Max(fed - 1, 0));
 }

@@ -214,7 +214,11 @@ pay_for_time(uint64 now, double price)
 
 	Assert(my_pace.target != NULL && my_pace.budget > 0 && price >= 0);
 	if (my_pace.least > LEAST_BUDGET)
-		until = Min(until, clock_pay(&my_pace.shared->time.paid_until, now, price / my_pace.least));
+	{
+		uint64		until_least = clock_pay(&my_pace.shared->time.paid_until, now, price / my_pace.least);
+
+		until = Min(until, until_least);
+	}
 	return until;
 }
 

@@ -187,7 +187,7 @@ void
 pace_tick_if_due(uint64 now)
 {
 	PaceShared *shared = my_pace.shared;
-	int			at_work = Max(pg_atomic_read_u32(&shared->cost.at_work), 1);
+	uint32		at_work = pg_atomic_read_u32(&shared->cost.at_work);
 	BudgetUse	cost,
 				time = {.used = 0};
 
@@ -200,6 +200,6 @@ pace_tick_if_due(uint64 now)
 	/* how long processes sleep that leave it to the server isn't known */
 	if (pg_atomic_read_u32(&shared->with_server) == 0)
 		parking_adjust(&shared->parking, cost.asleep);
-	view_show(shared, cost.used, time.used / NS_PER_S, Min(cost.asleep / at_work, 1));
+	view_show(shared, cost.used, time.used / NS_PER_S, Min(cost.asleep / Max(at_work, 1), 1));
 	budget_end_tick(&shared->cost);
 }

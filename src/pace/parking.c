@@ -117,10 +117,10 @@ parking_adjust(Parking *parking, double asleep)
 {
 	uint32		wanted = pg_atomic_read_u32(&parking->wanted);
 	uint32		taken = pg_atomic_read_u32(&parking->taken);
-	uint32		better = Min(parking_law(wanted, taken, asleep), (uint32) parking->most);
+	uint32		better = parking_law(wanted, taken, asleep);
 
 	Assert(asleep >= 0);
-	better = DEBUG_LIMIT(fed, better);
+	better = DEBUG_LIMIT(fed, Min(better, (uint32) parking->most));
 	/* unless the bound has gone, or come, in this moment */
 	if (pg_atomic_read_u32(&parking->is_bounded) != 0)
 		(void) pg_atomic_compare_exchange_u32(&parking->wanted, &wanted, better);
@@ -221,8 +221,11 @@ parking_leave(Parking *parking)
 static uint32
 places(Parking *parking)
 {
-	return Min(pg_atomic_read_u32(&parking->told),
-			   Min(pg_atomic_read_u32(&parking->wanted), pg_atomic_read_u32(&parking->room)));
+	uint32		told = pg_atomic_read_u32(&parking->told);
+	uint32		wanted = pg_atomic_read_u32(&parking->wanted);
+	uint32		room = pg_atomic_read_u32(&parking->room);
+
+	return Min(told, Min(wanted, room));
 }
 
 /* wake -- wake as many parked workers as there are places for. */
@@ -230,12 +233,14 @@ static void
 wake(Parking *parking)
 {
 	uint32		all,
+				taken,
 				missing;
 
 	/* in this order: see the top */
 	pg_memory_barrier();
 	all = places(parking);
-	missing = all - Min(pg_atomic_read_u32(&parking->taken), all);
+	taken = pg_atomic_read_u32(&parking->taken);
+	missing = all - Min(taken, all);
 	for (int i = 0; i < MaxBackends && missing > 0; i++)
 		if (pg_atomic_read_u32(&parked_for[i]) == parking->leader + 1)
 		{

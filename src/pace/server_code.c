@@ -135,21 +135,21 @@ pace_end_server_code(void)
 static void
 leave_it_to_server(void)
 {
-	int			at_work = Max(pg_atomic_read_u32(&my_pace.shared->cost.at_work), 1);
+	uint32		at_work = pg_atomic_read_u32(&my_pace.shared->cost.at_work);
 	double		ns_a_cost = my_pace.ns_a_cost > 0 ? my_pace.ns_a_cost : NS_PER_S / COST_OF_A_PROCESS;
 	double		ns = 0;
 	TargetState target;
 
 	target_state(my_pace.target, &target);
 	if (!isinf(my_pace.rate))
-		ns = NS_PER_S / my_pace.rate * at_work;
+		ns = NS_PER_S / my_pace.rate * Max(at_work, 1);
 	if (!isinf(target.unrested))
 	{
 		/* for all of it, so not by a rest that takes a second */
 		double		budget = Max(target.unrested, my_pace.least);
-		int			sharing = Max(pg_atomic_read_u32(&target_time(my_pace.target)->at_work), 1);
+		uint32		sharing = pg_atomic_read_u32(&target_time(my_pace.target)->at_work);
 
-		ns = Max(ns, ns_a_cost * (sharing / budget - 1));
+		ns = Max(ns, ns_a_cost * (Max(sharing, 1) / budget - 1));
 	}
 	if (ns <= 0)
 	{

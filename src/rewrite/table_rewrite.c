@@ -323,7 +323,7 @@ plan_heap(RewriteJob *job, RewriteHeap heap, Oid old_relid, Oid new_relid)
 	copy->old_blocks = RelationGetNumberOfBlocks(old_heap);
 	copy->relfrozenxid = old_heap->rd_rel->relfrozenxid;
 	copy->relminmxid = old_heap->rd_rel->relminmxid;
-	copy->preserves_cache = file_cache_is_wanted(old_heap, copy->old_blocks);
+	copy->preserves_cache = file_cache_is_wanted(old_heap, copy->old_blocks, copy->old_blocks);
 	table_close(old_heap, NoLock);
 }
 
@@ -342,8 +342,9 @@ plan_workers(RewriteJob *job, Relation rel)
 
 	if (!degree_allows_workers(rel, asked, command) || pages == 0)
 		return 0;
-	return Min(asked > 0 ? asked : degree_for_table(rel, pages),
-			   max_parallel_maintenance_workers);
+	if (asked <= 0)
+		asked = degree_for_table(rel, pages);
+	return Min(asked, max_parallel_maintenance_workers);
 }
 
 /*

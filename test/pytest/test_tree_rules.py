@@ -62,6 +62,21 @@ def test_header_of_older_minor_versions(check_c):
     assert not check_c.includes(Path("src/some.c"), '#include "postgres.h"\n#include "storage/shmem.h"\n' + text)
 
 
+@pytest.mark.parametrize(
+    "code, twice",
+    [
+        ("until = Min(until, clock_pay(&paid, now));", ["clock_pay"]),
+        ("until = Min(until, /* pay(), */ Max(ceil(x), MAXALIGN(sizeof(\"a(\"))));", []),
+        ("weight = 1.0 / (Min(controller->nrests++, RESTS - 1) + 1);", ["++"]),
+        ("wait(Min(left, 5)); pay(now);", []),
+        ("first = Max(first,\n\t\tMin(read (a), 1));", ["read", "read"]),
+    ],
+)
+def test_what_is_evaluated_twice(check_c, code, twice):
+    found = check_c.calls_made_twice(Path("src/some.c"), code)
+    assert [problem.split()[3] for problem in found] == twice
+
+
 def test_shape_by_eye(check_c):
     text = "static void\ndo_it(void)\n{\n\tif (true) {\n    ;\n\t}\t\n}\n"
     assert [problem.split(":")[1] for problem in check_c.shape_by_eye(Path("src/some.c"), text)] == ["4", "5", "6"]

@@ -138,17 +138,22 @@ BlockNumber
 heap_scan_first_unscanned(TableVacuum *vacuum)
 {
 	VacuumShared *shared = vacuum->shared;
-	BlockNumber first = Min(ranges_position(&shared->scan_ranges), shared->rel_pages);
+	BlockNumber first = ranges_position(&shared->scan_ranges);
 
 	Assert(is_leader(vacuum));
 
+	first = Min(first, shared->rel_pages);
 	pg_read_barrier();
 	for (int i = 0; i < shared->nmembers; i++)
 	{
 		MemberShared *member = vacuum_member(shared, i);
 
 		if (pg_atomic_read_u32(&member->joined))
-			first = Min(first, pg_atomic_read_u32(&member->scan_block));
+		{
+			BlockNumber scanned = pg_atomic_read_u32(&member->scan_block);
+
+			first = Min(first, scanned);
+		}
 	}
 	pg_read_barrier();
 	for (int i = 0; i < shared->nmembers; i++)

@@ -260,8 +260,9 @@ static BlockNumber
 next_floor(TableVacuum *vacuum, BlockNumber rel_pages, const CompactionPass *pass)
 {
 	BlockNumber floor = pass->nonempty_pages;
-	BlockNumber step = Max(pass->step, compaction_step(vacuum, rel_pages, floor, pass->nqueued));
+	BlockNumber step = compaction_step(vacuum, rel_pages, floor, pass->nqueued);
 
+	step = Max(step, pass->step);
 	if (rel_pages > step)
 		floor = Max(floor, rel_pages - step);
 	return look_before(vacuum, rel_pages, floor);

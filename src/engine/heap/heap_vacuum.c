@@ -92,8 +92,9 @@ heap_vacuum_begin_round(TableVacuum *vacuum)
 	if (shared->nmembers > 1)
 	{
 		BlockNumber slot_blocks = shared->rel_pages / (8 * shared->nmembers);
+		BlockNumber most = pace_range_blocks(MAX_SLOT_BLOCKS);
 
-		slot_blocks = Min(slot_blocks, pace_range_blocks(MAX_SLOT_BLOCKS));
+		slot_blocks = Min(slot_blocks, most);
 		slot_blocks -= slot_blocks % DEAD_TIDS_CHUNK_BLOCKS;
 		shared->reap_slot_blocks = Max(slot_blocks, DEAD_TIDS_CHUNK_BLOCKS);
 		shared->reap_lane_blocks = LANE_BLOCKS;

@@ -89,8 +89,12 @@ index_parallel_degree(const TableVacuum *vacuum)
 		if (options & (VACUUM_OPTION_PARALLEL_CLEANUP | VACUUM_OPTION_PARALLEL_COND_CLEANUP))
 			cleanup++;
 		if (index_kind(vacuum->indexes[i]) != NULL)
-			largest = Max(largest, degree_for_size(vacuum->index_blocks[i],
-												   min_parallel_index_scan_size));
+		{
+			int			degree = degree_for_size(vacuum->index_blocks[i],
+												 min_parallel_index_scan_size);
+
+			largest = Max(largest, degree);
+		}
 	}
 
 	/* one of the indexes is for the leader */
