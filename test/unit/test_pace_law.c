@@ -839,6 +839,36 @@ test_all_are_held_up_in_a_rest(void)
 	CHECK_BETWEEN(1, taken / nticks / 1.3, 1.35);
 }
 
+/*
+ * test_the_first_rests_weigh_alike
+ *		What others take without VACUUM is the mean of the rests that there were, up to RESTS.
+ */
+static void
+test_the_first_rests_weigh_alike(void)
+{
+	Controller	controller;
+	int			nrests = 0;
+	double		all_ran = 0;
+	double		all_waited = 0;
+
+	controller_init(&controller, 0);
+	for (int tick = 0; tick < 1000 && nrests < RESTS; tick++)
+	{
+		bool		was_at_rest = controller.resting;
+		double		ran = 0.35 * TICK_SECONDS;
+		double		waited = 0.3 + 0.1 * nrests;
+
+		STEP(.looked = TICK_SECONDS,.others_ran = ran,.others_waited = ran * waited,.awake = 1);
+		if (!was_at_rest || controller.resting)
+			continue;
+		all_ran += controller.rest_ran;
+		all_waited += controller.rest_ran * waited;
+		unit_case("%d rests", ++nrests);
+		CHECK_BETWEEN(all_waited / all_ran * 0.999, base(&controller) - 1, all_waited / all_ran * 1.001);
+	}
+	CHECK_EQ(nrests, RESTS);
+}
+
 /* main -- run them all. */
 int
 main(void)
@@ -870,5 +900,6 @@ main(void)
 	UNIT_RUN(test_all_are_late_or_none);
 	UNIT_RUN(test_a_rest_of_the_load_is_spared);
 	UNIT_RUN(test_all_are_held_up_in_a_rest);
+	UNIT_RUN(test_the_first_rests_weigh_alike);
 	return unit_end();
 }
