@@ -29,17 +29,17 @@
 
 static void check_columns(FunctionCallInfo fcinfo, TupleDesc desc, int columns);
 
-/* begin_rows -- see declared_rows.h. */
+/* declared_rows_begin -- see declared_rows.h. */
 void
-begin_rows(FunctionCallInfo fcinfo, int columns)
+declared_rows_begin(FunctionCallInfo fcinfo, int columns)
 {
 	InitMaterializedSRF(fcinfo, 0);
 	check_columns(fcinfo, ((ReturnSetInfo *) fcinfo->resultinfo)->setDesc, columns);
 }
 
-/* row_description -- see declared_rows.h. */
+/* declared_rows_describe -- see declared_rows.h. */
 TupleDesc
-row_description(FunctionCallInfo fcinfo, int columns)
+declared_rows_describe(FunctionCallInfo fcinfo, int columns)
 {
 	TupleDesc	desc;
 

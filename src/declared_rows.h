@@ -18,9 +18,9 @@
  * setResult of its ReturnSetInfo, described by setDesc.  Raises an error if the function
  * is declared with another number of columns.
  */
-extern void begin_rows(FunctionCallInfo fcinfo, int columns);
+extern void declared_rows_begin(FunctionCallInfo fcinfo, int columns);
 
 /* Describe the one row that a function returns.  Raises the same error. */
-extern TupleDesc row_description(FunctionCallInfo fcinfo, int columns);
+extern TupleDesc declared_rows_describe(FunctionCallInfo fcinfo, int columns);
 
 #endif							/* CYCLONE_DECLARED_ROWS_H */

@@ -158,7 +158,7 @@ others_wait(Others *others, int ms)
 	{
 		OthersFound now;
 
-		begin_vacuum_transaction(false);
+		transaction_begin(false);
 		now = others_look(others);
 		pgstat_progress_update_param(PROGRESS_WAITFOR_CURRENT_PID, now.pid);
 		if (now.end == OTHERS_STAY &&
@@ -166,10 +166,10 @@ others_wait(Others *others, int ms)
 		{
 			others_nap(Min(nap, Max(ms, 1)));
 			nap = Min(2 * nap, LAST_NAP_MS);
-			end_transaction();
+			transaction_end();
 			continue;
 		}
-		end_transaction();
+		transaction_end();
 		return now;
 	}
 }

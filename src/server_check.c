@@ -159,12 +159,12 @@ server_fits(void)
 }
 
 /*
- * refuse_unfit_server
+ * server_refuse_if_unfit
  *		Raise an error if the library isn't used.  what names the option or function that
  *		was asked for.
  */
 void
-refuse_unfit_server(const char *what)
+server_refuse_if_unfit(const char *what)
 {
 	Assert(what != NULL);
 

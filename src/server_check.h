@@ -12,11 +12,11 @@
 
 /*
  * server_check is called once, in the postmaster, while the library is preloaded, and
- * warns.  What the library offers to SQL begins with refuse_unfit_server, which raises an
+ * warns.  What the library offers to SQL begins with server_refuse_if_unfit, which raises an
  * error in a server that the library doesn't fit.
  */
 extern void server_check(void);
 extern bool server_fits(void);
-extern void refuse_unfit_server(const char *what);
+extern void server_refuse_if_unfit(const char *what);
 
 #endif							/* CYCLONE_SERVER_CHECK_H */

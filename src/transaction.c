@@ -20,14 +20,14 @@
 #include "transaction.h"
 
 /*
- * begin_vacuum_transaction
+ * transaction_begin
  *		Start a transaction, with a snapshot.
  *
  * It holds back no other VACUUM, unless it is for VACUUM FULL: functions in
  * indexes may look at other tables when the indexes are built.
  */
 void
-begin_vacuum_transaction(bool full)
+transaction_begin(bool full)
 {
 	Assert(!IsTransactionState());
 
@@ -46,9 +46,9 @@ begin_vacuum_transaction(bool full)
 	CHECK_FOR_INTERRUPTS();
 }
 
-/* end_transaction -- commit a transaction that has a snapshot pushed. */
+/* transaction_end -- commit a transaction that has a snapshot pushed. */
 void
-end_transaction(void)
+transaction_end(void)
 {
 	Assert(IsTransactionState());
 	Assert(ActiveSnapshotSet());
@@ -58,14 +58,14 @@ end_transaction(void)
 }
 
 /*
- * try_in_subtransaction
+ * transaction_try
  *		Call the routine in a subtransaction, and in the caller's memory context.
  *		Returns NULL, or the error that has ended it.
  *
  * Not in parallel mode.  Relations that the caller has opened or locked before stay so.
  */
 ErrorData *
-try_in_subtransaction(void (*routine) (void *), void *arg)
+transaction_try(void (*routine) (void *), void *arg)
 {
 	MemoryContext context = CurrentMemoryContext;
 	ResourceOwner owner = CurrentResourceOwner;

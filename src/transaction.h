@@ -21,14 +21,14 @@ typedef struct SavedUser
 } SavedUser;
 
 /* A transaction with a snapshot; begun outside of any. */
-extern void begin_vacuum_transaction(bool full);
-extern void end_transaction(void);
+extern void transaction_begin(bool full);
+extern void transaction_end(void);
 
 /*
  * Returns the error, in the caller's memory context, or NULL.  Not in parallel mode.
  * Interrupts that came with the error are served later.
  */
-extern ErrorData *try_in_subtransaction(void (*routine) (void *), void *arg);
+extern ErrorData *transaction_try(void (*routine) (void *), void *arg);
 extern bool transaction_error_is_about_data(const ErrorData *error);
 
 /* In a transaction.  After an error its end undoes this, so become_user_again isn't called. */

@@ -127,8 +127,8 @@ pg_cyclone_advice_row(PG_FUNCTION_ARGS)
 	Datum		values[ADVICE_COLUMNS] = {0};
 	bool		nulls[ADVICE_COLUMNS];
 
-	refuse_unfit_server("cyclone.advice");
-	desc = row_description(fcinfo, lengthof(values));
+	server_refuse_if_unfit("cyclone.advice");
+	desc = declared_rows_describe(fcinfo, lengthof(values));
 	if (PG_ARGISNULL(0))
 		PG_RETURN_NULL();
 	relid = PG_GETARG_OID(0);
@@ -398,7 +398,7 @@ pg_cyclone_xid_rate(PG_FUNCTION_ARGS)
 	TimestampTz checkpoint;
 
 	refuse_without_preloading();
-	desc = row_description(fcinfo, lengthof(values));
+	desc = declared_rows_describe(fcinfo, lengthof(values));
 
 	LWLockAcquire(ControlFileLock, LW_SHARED);
 	control = get_controlfile(DataDir, &crc_ok);

@@ -304,7 +304,7 @@ pg_cyclone_autovacuum_reset(PG_FUNCTION_ARGS)
 	TableKey	keys[] = {{.database = MyDatabaseId}, {.database = InvalidOid}};
 	int64		forgotten = 0;
 
-	refuse_unfit_server("cyclone.autovacuum_reset()");
+	server_refuse_if_unfit("cyclone.autovacuum_reset()");
 	if (PG_ARGISNULL(0))
 	{
 		running_notes_forget(NULL);

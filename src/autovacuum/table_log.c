@@ -568,7 +568,7 @@ pg_cyclone_autovacuum(PG_FUNCTION_ARGS)
 	int			ncopies = 0;
 
 	refuse_without_preloading();
-	begin_rows(fcinfo, AUTOVACUUM_COLUMNS);
+	declared_rows_begin(fcinfo, AUTOVACUUM_COLUMNS);
 	/* there is no log on a server that the library doesn't fit */
 	if (entries == NULL)
 		return (Datum) 0;

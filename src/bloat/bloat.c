@@ -148,8 +148,8 @@ pg_cyclone_estimate_bloat(PG_FUNCTION_ARGS)
 	Oid			relid;
 	int32		sample_pages;
 
-	refuse_unfit_server("estimates of bloat");
-	begin_rows(fcinfo, BLOAT_COLUMNS);
+	server_refuse_if_unfit("estimates of bloat");
+	declared_rows_begin(fcinfo, BLOAT_COLUMNS);
 	if (PG_ARGISNULL(0) || PG_ARGISNULL(1))
 		return (Datum) 0;
 	relid = PG_GETARG_OID(0);
@@ -186,8 +186,8 @@ pg_cyclone_bloat_rows(PG_FUNCTION_ARGS)
 	BloatReport report = {.wait = false,.most_pages = USUAL_SAMPLE_PAGES};
 	Oid			relid = PG_GETARG_OID(0);
 
-	refuse_unfit_server("estimates of bloat");
-	begin_rows(fcinfo, BLOAT_COLUMNS);
+	server_refuse_if_unfit("estimates of bloat");
+	declared_rows_begin(fcinfo, BLOAT_COLUMNS);
 	if (!bloat_may_be_told(relid))
 		return (Datum) 0;
 
@@ -224,8 +224,8 @@ pg_cyclone_bloat_sample(PG_FUNCTION_ARGS)
 	bool		nulls[4] = {0};
 	double		saved;
 
-	refuse_unfit_server("estimates of bloat");
-	desc = row_description(fcinfo, lengthof(values));
+	server_refuse_if_unfit("estimates of bloat");
+	desc = declared_rows_describe(fcinfo, lengthof(values));
 	if (!bloat_may_be_told(relid))
 		PG_RETURN_NULL();
 	rel = open_relation(&report, relid, &locked_by_other);
@@ -423,7 +423,7 @@ bloat_try(Relation rel, void (*routine) (void *), void *arg)
 
 	Assert(!IsInParallelMode());
 
-	error = try_in_subtransaction(routine, arg);
+	error = transaction_try(routine, arg);
 	if (error == NULL)
 		return true;
 	if (!transaction_error_is_about_data(error))
@@ -443,7 +443,7 @@ bloat_try(Relation rel, void (*routine) (void *), void *arg)
 	return false;
 }
 
-/* read_relation -- for try_in_subtransaction. */
+/* read_relation -- for transaction_try. */
 static void
 read_relation(void *arg)
 {

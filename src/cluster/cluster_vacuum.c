@@ -140,7 +140,7 @@ pg_cyclone_vacuum_cluster(PG_FUNCTION_ARGS)
 	int			ntables;
 
 	refuse_without_preloading();
-	begin_rows(fcinfo, RESULT_COLUMNS);
+	declared_rows_begin(fcinfo, RESULT_COLUMNS);
 	check_transaction();
 	options = text_to_cstring(PG_GETARG_TEXT_PP(1));
 	stmt = cluster_parse_vacuum(psprintf(options[0] == '\0' ? "VACUUM%s t" : "VACUUM (%s) t", options));
@@ -150,7 +150,7 @@ pg_cyclone_vacuum_cluster(PG_FUNCTION_ARGS)
 				 errmsg("invalid options for VACUUM: \"%s\"", options),
 				 errhint("They are as in VACUUM (options) table.")));
 	if (read.has_latency_target && !server_fits())
-		refuse_unfit_server("VACUUM option LATENCY_TARGET");
+		server_refuse_if_unfit("VACUUM option LATENCY_TARGET");
 	init_cluster_vacuum(&vacuum, stmt->options, &read, false);
 	vacuum.skips_here = (read.params.options & VACOPT_INPLACE) != 0;
 	deconstruct_array(PG_GETARG_ARRAYTYPE_P(0), REGCLASSOID, sizeof(Oid), true, TYPALIGN_INT,
@@ -221,7 +221,7 @@ check_transaction(void)
 	 * a function in an index expression may call it, and the VACUUM that
 	 * calls the function would lose its pace
 	 */
-	if (vacuum_relations_running() || pace_command_is_running() || pace_is_worker())
+	if (relations_are_vacuumed() || pace_command_is_running() || pace_is_worker())
 		ereport(ERROR,
 				(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
 				 errmsg("cyclone.vacuum_cluster cannot be executed from VACUUM or ANALYZE")));
@@ -440,7 +440,7 @@ run_commands(const ClusterVacuum *vacuum, List *nodes, List *commands)
 		if (ActiveSnapshotSet())
 			PopActiveSnapshot();
 		CommitTransactionCommand();
-		begin_vacuum_transaction(false);
+		transaction_begin(false);
 		MemoryContextSwitchTo(vacuum->context);
 	}
 	level = NewGUCNestLevel();
@@ -451,7 +451,7 @@ run_commands(const ClusterVacuum *vacuum, List *nodes, List *commands)
 	{
 		if (TransactionIdIsValid(GetTopTransactionIdIfAny()))
 			elog(ERROR, "master_run_on_worker has written to the database");
-		end_transaction();
+		transaction_end();
 		StartTransactionCommand();
 		MemoryContextSwitchTo(vacuum->context);
 	}

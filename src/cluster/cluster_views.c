@@ -99,7 +99,7 @@ pg_cyclone_cluster_rows(PG_FUNCTION_ARGS)
 	int			nestlevel;
 
 	refuse_without_preloading();
-	begin_rows(fcinfo, RESULT_COLUMNS);
+	declared_rows_begin(fcinfo, RESULT_COLUMNS);
 	check_view(view, timeout);
 	if (!distributed_has_cluster())
 	{
@@ -170,7 +170,7 @@ ask_here(const char *view, int timeout, char **answer)
 	Question	question = {.view = view,.until = in_ms(timeout)};
 	bool		timeout_is_ours = !get_timeout_active(STATEMENT_TIMEOUT) ||
 		get_timeout_finish_time(STATEMENT_TIMEOUT) > question.until;
-	ErrorData  *error = try_in_subtransaction(ask, &question);
+	ErrorData  *error = transaction_try(ask, &question);
 
 	if (error == NULL)
 	{
@@ -185,7 +185,7 @@ ask_here(const char *view, int timeout, char **answer)
 	return false;
 }
 
-/* ask -- for try_in_subtransaction. */
+/* ask -- for transaction_try. */
 static void
 ask(void *arg)
 {

@@ -153,7 +153,7 @@ pg_cyclone_vacuum_node(PG_FUNCTION_ARGS)
 				(errcode(ERRCODE_NULL_VALUE_NOT_ALLOWED),
 				 errmsg("options and tables must not be null")));
 
-	desc = row_description(fcinfo, 1);
+	desc = declared_rows_describe(fcinfo, 1);
 	read_statement(&vacuum, text_to_cstring(PG_GETARG_TEXT_PP(0)), PG_GETARG_ARRAYTYPE_P(1));
 	initStringInfo(&vacuum.messages);
 
@@ -163,7 +163,7 @@ pg_cyclone_vacuum_node(PG_FUNCTION_ARGS)
 	interval = watch_client(GUC_ACTION_SET);
 	if (vacuum.stmt->rels != NIL)
 		run(&vacuum);
-	stop_watching_client(interval);
+	watch_client_end(interval);
 
 	MemoryContextSwitchTo(context);
 	PushActiveSnapshot(GetTransactionSnapshot());

@@ -40,9 +40,9 @@ watch_client(GucAction action)
 	return before;
 }
 
-/* stop_watching_client -- see watch_client.h. */
+/* watch_client_end -- see watch_client.h. */
 void
-stop_watching_client(int interval)
+watch_client_end(int interval)
 {
 	if (client_connection_check_interval != interval)
 		set_interval(interval, GUC_ACTION_SET);

@@ -17,12 +17,12 @@
  *		Have the server check from now on whether the connection is lost.
  *
  * It does so until the caller's level of settings ends (GUC_ACTION_SAVE), or, over
- * several transactions, until stop_watching_client gets what this returned
+ * several transactions, until watch_client_end gets what this returned
  * (GUC_ACTION_SET).  Where the system has no such check, nothing happens.
  */
 extern int	watch_client(GucAction action);
 
-/* stop_watching_client -- set the interval back to what watch_client returned. */
-extern void stop_watching_client(int interval);
+/* watch_client_end -- set the interval back to what watch_client returned. */
+extern void watch_client_end(int interval);
 
 #endif							/* CYCLONE_WATCH_CLIENT_H */

@@ -91,9 +91,9 @@ static void analyze_target(const VacuumRelation *target,
 						   const VacuumParams *params,
 						   BufferAccessStrategy ring);
 
-/* vacuum_relations -- see relations.h. */
+/* relations_vacuum -- see relations.h. */
 void
-vacuum_relations(List *named, const VacuumParams *params,
+relations_vacuum(List *named, const VacuumParams *params,
 				 BufferAccessStrategy ring, MemoryContext context)
 {
 	List	   *targets;
@@ -141,9 +141,9 @@ relations_list(List *named, bits32 options, MemoryContext context)
 	return targets;
 }
 
-/* vacuum_relations_running -- see relations.h. */
+/* relations_are_vacuumed -- see relations.h. */
 bool
-vacuum_relations_running(void)
+relations_are_vacuumed(void)
 {
 	return running || pace_is_worker();
 }
@@ -341,10 +341,10 @@ vacuum_target(VacuumRelation *target, const VacuumParams *params,
 	TargetVerdict verdict = TARGET_SKIP;
 
 	Assert(!IsTransactionState() && running);
-	begin_vacuum_transaction(full);
+	transaction_begin(full);
 	if (full && is_surely_for_server(target->oid, params))
 	{
-		end_transaction();
+		transaction_end();
 		leave_to_server(target, params, ring, context);
 		return false;
 	}
@@ -358,7 +358,7 @@ vacuum_target(VacuumRelation *target, const VacuumParams *params,
 	{
 		if (rel)
 			relation_close(rel, lock);
-		end_transaction();
+		transaction_end();
 
 		if (verdict == TARGET_FOR_SERVER)
 			leave_to_server(target, params, ring, context);
@@ -368,7 +368,7 @@ vacuum_target(VacuumRelation *target, const VacuumParams *params,
 	if (full)
 	{
 		relation_rewrite(rel, REPACK_COMMAND_VACUUMFULL, params);
-		end_transaction();
+		transaction_end();
 		history_end();
 		return true;
 	}
@@ -379,7 +379,7 @@ vacuum_target(VacuumRelation *target, const VacuumParams *params,
 	relations_apply_reloptions(rel, &resolved);
 	toast_relid = rel->rd_rel->reltoastrelid;
 	relation_close(rel, NoLock);
-	end_transaction();
+	transaction_end();
 
 	table_inplace(target->oid, &resolved, ring, context);
 	if ((params->options & VACOPT_PROCESS_TOAST) && OidIsValid(toast_relid))
@@ -630,7 +630,7 @@ leave_to_server(VacuumRelation *target, const VacuumParams *params,
 
 	Assert(!IsTransactionState());
 
-	/* vacuum_relations updates them, once for all targets */
+	/* relations_vacuum updates them, once for all targets */
 	server_params.options |= VACOPT_SKIP_DATABASE_STATS;
 	server_params.options &= ~VACOPT_INPLACE;
 

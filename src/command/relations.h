@@ -18,7 +18,7 @@
 #include "compat.h"
 
 /*
- * vacuum_relations
+ * relations_vacuum
  *		Vacuums the named relations, or the whole database if there are none.
  *
  * Called outside a transaction block, in a transaction as of a statement's start;
@@ -26,18 +26,18 @@
  * context, or in other memory that outlives transactions.  Skips relations that can't be
  * processed, with the warnings that the server has.
  */
-extern void vacuum_relations(List *named, const VacuumParams *params,
+extern void relations_vacuum(List *named, const VacuumParams *params,
 							 BufferAccessStrategy ring,
 							 MemoryContext context);
 
 /*
- * vacuum_relations_running
+ * relations_are_vacuumed
  *		Is a VACUUM (FULL) of ours at work in this session, or is this a worker of a
  *		VACUUM?
  *
  * If a statement comes then, a function in an index expression has called it.
  */
-extern bool vacuum_relations_running(void);
+extern bool relations_are_vacuumed(void);
 
 /*
  * relations_list

@@ -93,7 +93,7 @@ repack_all(VacuumRelation *named, const VacuumParams *params, MemoryContext cont
 		if (rel->rd_rel->relkind != RELKIND_PARTITIONED_TABLE)
 		{
 			repack_open(rel, params, true);
-			end_transaction();
+			transaction_end();
 			history_end();
 			StartTransactionCommand();
 			if (params->options & VACOPT_ANALYZE)
@@ -110,7 +110,7 @@ repack_all(VacuumRelation *named, const VacuumParams *params, MemoryContext cont
 	else
 		relids = list_database(context);
 
-	end_transaction();
+	transaction_end();
 	foreach_oid(relid, relids)
 		repack_listed(relid, params);
 	StartTransactionCommand();
@@ -256,7 +256,7 @@ repack_listed(Oid relid, const VacuumParams *params)
 		repack_open(rel, params, false);
 	else
 		relation_close(rel, AccessExclusiveLock);
-	end_transaction();
+	transaction_end();
 	history_end();
 }
 

@@ -224,7 +224,7 @@ is_done(const Call *call)
 		return is_repack_done(call);
 	if (!IsA(stmt, VacuumStmt))
 		return false;
-	if (vacuum_relations_running())
+	if (relations_are_vacuumed())
 	{
 		refuse_nested(stmt, call->context);
 		return false;
@@ -235,7 +235,7 @@ is_done(const Call *call)
 	{
 		if (cyclone_enabled && IsUnderPostmaster && stmt->is_vacuumcmd &&
 			(vacuum_options_have_latency_target(stmt) || vacuum_options_are_ours(stmt)))
-			refuse_unfit_server("VACUUM options LATENCY_TARGET, FULL REWRITE and FULL INPLACE");
+			server_refuse_if_unfit("VACUUM options LATENCY_TARGET, FULL REWRITE and FULL INPLACE");
 		return false;
 	}
 	if (stmt->is_vacuumcmd && IsUnderPostmaster)
@@ -317,7 +317,7 @@ is_dry_run_done(const Call *call)
 				 errmsg("VACUUM option %s is pg_cyclone's, which is off", "DRY_RUN"),
 				 errhint("SET cyclone.enabled = on;")));
 	if (!server_fits())
-		refuse_unfit_server("VACUUM option DRY_RUN");
+		server_refuse_if_unfit("VACUUM option DRY_RUN");
 	vacuum_options_explain_faults(stmt);
 	if (!vacuum_options_read(stmt, &options))
 		ereport(ERROR,
@@ -413,7 +413,7 @@ is_repack_done(const Call *call)
 	if (!server_fits())
 	{
 		if (has_parallel)
-			refuse_unfit_server("REPACK option PARALLEL");
+			server_refuse_if_unfit("REPACK option PARALLEL");
 		return false;
 	}
 	if (is_repack_ours(stmt, call->context, &options))
@@ -575,7 +575,7 @@ run_vacuum(const VacuumStmt *stmt, const VacuumOptions *options)
 	PG_TRY();
 	{
 		pace_begin_command(options->has_latency_target ? &options->latency_target : NULL);
-		vacuum_relations(named, &options->params, ring, context);
+		relations_vacuum(named, &options->params, ring, context);
 	}
 	PG_FINALLY();
 	{

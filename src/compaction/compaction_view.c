@@ -136,7 +136,7 @@ pg_cyclone_compaction_verdict(PG_FUNCTION_ARGS)
 	TableKey	key = {.database = MyDatabaseId};
 	uint32		failures;
 
-	refuse_unfit_server("cyclone.compaction");
+	server_refuse_if_unfit("cyclone.compaction");
 	if (PG_ARGISNULL(0) || PG_ARGISNULL(1) || !bloat_may_be_told(PG_GETARG_OID(0)))
 		return verdict_row(fcinfo, NULL, NULL);
 
@@ -392,7 +392,7 @@ seconds_since(HeapTupleHeader row, const char *column)
 static Datum
 verdict_row(FunctionCallInfo fcinfo, const CompactionFacts *facts, const Policy *policy)
 {
-	TupleDesc	desc = row_description(fcinfo, VERDICT_COLUMNS);
+	TupleDesc	desc = declared_rows_describe(fcinfo, VERDICT_COLUMNS);
 	Datum		values[VERDICT_COLUMNS] = {0};
 	bool		nulls[VERDICT_COLUMNS] = {0};
 	CompactionVerdict verdict;

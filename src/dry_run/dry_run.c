@@ -130,8 +130,8 @@ pg_cyclone_dry_run(PG_FUNCTION_ARGS)
 	List	   *targets = NIL;
 
 	refuse_without_preloading();
-	refuse_unfit_server("cyclone.dry_run");
-	begin_rows(fcinfo, DRY_RUN_COLUMNS);
+	server_refuse_if_unfit("cyclone.dry_run");
+	declared_rows_begin(fcinfo, DRY_RUN_COLUMNS);
 	if (get_rel_name(relid) == NULL)
 		ereport(ERROR,
 				(errcode(ERRCODE_UNDEFINED_TABLE),

@@ -349,7 +349,7 @@ pg_cyclone_guards(PG_FUNCTION_ARGS)
 
 	StaticAssertStmt(lengthof(names) == NUM_GUARDS, "a guard has no name");
 	refuse_without_preloading();
-	begin_rows(fcinfo, GUARD_COLUMNS);
+	declared_rows_begin(fcinfo, GUARD_COLUMNS);
 
 	/* there are no places on a server that the library doesn't fit */
 	for (int i = 0; guards_shared != NULL && i < MaxBackends; i++)

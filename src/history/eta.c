@@ -104,7 +104,7 @@ pg_cyclone_eta(PG_FUNCTION_ARGS)
 	int			nrows;
 
 	refuse_without_preloading();
-	begin_rows(fcinfo, ETA_COLUMNS);
+	declared_rows_begin(fcinfo, ETA_COLUMNS);
 	nrows = progress_read(&rows);
 	for (int i = 0; i < nrows; i++)
 	{

@@ -95,7 +95,7 @@ pg_cyclone_history(PG_FUNCTION_ARGS)
 	int			nrows;
 
 	refuse_without_preloading();
-	begin_rows(fcinfo, HISTORY_COLUMNS);
+	declared_rows_begin(fcinfo, HISTORY_COLUMNS);
 	nrows = history_rows_copy(&rows);
 	for (int i = 0; i < nrows; i++)
 		put_row(result, &rows[i]);

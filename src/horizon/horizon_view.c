@@ -66,8 +66,8 @@ pg_cyclone_horizon(PG_FUNCTION_ARGS)
 {
 	List	   *holders;
 
-	refuse_unfit_server("cyclone.horizon");
-	begin_rows(fcinfo, HORIZON_COLUMNS);
+	server_refuse_if_unfit("cyclone.horizon");
+	declared_rows_begin(fcinfo, HORIZON_COLUMNS);
 	holders = horizon_holders(GetUserId());
 	foreach_ptr(HorizonHolder, holder, holders)
 		put_row((ReturnSetInfo *) fcinfo->resultinfo, holders, holder);

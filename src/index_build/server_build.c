@@ -162,7 +162,7 @@ try_to_build(void (*routine) (void *), void *arg)
 	attempt.work = AllocSetContextCreate(CurrentMemoryContext, "index builds by the server",
 										 ALLOCSET_DEFAULT_SIZES);
 	new_files_note();
-	error = try_in_subtransaction(build_in_context, &attempt);
+	error = transaction_try(build_in_context, &attempt);
 	new_files_leave_subtransaction(error == NULL);
 	/* what was sorted in the first try must not take the second one's memory */
 	MemoryContextDelete(attempt.work);
@@ -170,7 +170,7 @@ try_to_build(void (*routine) (void *), void *arg)
 	return error;
 }
 
-/* build_in_context -- for try_in_subtransaction. */
+/* build_in_context -- for transaction_try. */
 static void
 build_in_context(void *arg)
 {

@@ -285,11 +285,11 @@ make_own(const Leftover *leftover)
 		bool		is_ours;
 
 		SetCurrentStatementStartTimestamp();
-		begin_vacuum_transaction(false);
+		transaction_begin(false);
 		is_ours = LockAcquire(&tag, ExclusiveLock, true, true) != LOCKACQUIRE_NOT_AVAIL;
 		if (!is_ours)
 			others_nap(FIRST_NAP_MS);
-		end_transaction();
+		transaction_end();
 		if (is_ours)
 			return true;
 	}
@@ -308,7 +308,7 @@ look(Cleaning *cleaning)
 	bool		is_gone;
 
 	SetCurrentStatementStartTimestamp();
-	begin_vacuum_transaction(true);
+	transaction_begin(true);
 	is_gone = !is_there(leftover);
 	if (is_gone)
 		 /* nothing to do */ ;
@@ -326,7 +326,7 @@ look(Cleaning *cleaning)
 	}
 	if (!is_gone && cleaning->users != NULL && others_look(cleaning->users).end == OTHERS_GONE)
 		is_gone = drop(leftover);
-	end_transaction();
+	transaction_end();
 	return is_gone;
 }
 
@@ -358,7 +358,7 @@ static void
 nap(int ms)
 {
 	SetCurrentStatementStartTimestamp();
-	begin_vacuum_transaction(false);
+	transaction_begin(false);
 	others_nap(ms);
-	end_transaction();
+	transaction_end();
 }

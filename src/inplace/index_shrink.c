@@ -176,7 +176,7 @@ index_shrink(Oid relid, bool may_queue, MemoryContext context)
 	if (shrink->error != NULL)
 	{
 		/* outside of any it would not end the session's lock */
-		begin_vacuum_transaction(false);
+		transaction_begin(false);
 		ReThrowError(shrink->error);
 	}
 }
@@ -193,11 +193,11 @@ remove_leftovers(Shrink *shrink)
 	MemoryContext old;
 
 	Assert(!IsTransactionState());
-	begin_vacuum_transaction(false);
+	transaction_begin(false);
 	old = MemoryContextSwitchTo(shrink->context);
 	copies = index_copies_of(shrink->table);
 	MemoryContextSwitchTo(old);
-	end_transaction();
+	transaction_end();
 	foreach_oid(copy, copies)
 		remove_copy(shrink, copy);
 }
@@ -214,7 +214,7 @@ bloated_indexes(Oid relid, MemoryContext context)
 	Relation	rel;
 
 	Assert(!IsTransactionState());
-	begin_vacuum_transaction(false);
+	transaction_begin(false);
 	rel = table_open(relid, ShareUpdateExclusiveLock);
 	foreach_oid(oid, RelationGetIndexList(rel))
 	{
@@ -259,7 +259,7 @@ bloated_indexes(Oid relid, MemoryContext context)
 		bloated = NIL;
 	}
 	table_close(rel, NoLock);
-	end_transaction();
+	transaction_end();
 	return bloated;
 }
 
@@ -319,7 +319,7 @@ may_begin(Shrink *shrink, const Bloated *bloated, bool *is_temporary)
 	bool		may = false;
 
 	Assert(!IsTransactionState());
-	begin_vacuum_transaction(false);
+	transaction_begin(false);
 	guards_point();
 	index = try_relation_open(bloated->index, AccessShareLock);
 	if (index != NULL && disk_space_suffices(index, bloated->pages))
@@ -339,7 +339,7 @@ may_begin(Shrink *shrink, const Bloated *bloated, bool *is_temporary)
 	}
 	if (index != NULL)
 		relation_close(index, AccessShareLock);
-	end_transaction();
+	transaction_end();
 	return may;
 }
 
@@ -441,10 +441,10 @@ rebuild(Shrink *shrink)
 		remove_copy(shrink, shrink->copy.copy);
 	copy_cleaner_forget();
 
-	begin_vacuum_transaction(false);
+	transaction_begin(false);
 	progress_clear();
 	pgstat_progress_end_command();
-	end_transaction();
+	transaction_end();
 	return is_swapped;
 }
 
@@ -454,9 +454,9 @@ rebuild_temporary(Oid index)
 {
 	ReindexParams params = {0};
 
-	begin_vacuum_transaction(true);
+	transaction_begin(true);
 	reindex_index(NULL, index, false, RELPERSISTENCE_TEMP, &params);
-	end_transaction();
+	transaction_end();
 }
 
 /* create_copy -- step 1; false if the index is gone, or locked by others. */
@@ -467,7 +467,7 @@ create_copy(Shrink *shrink)
 	bool		is_made;
 
 	Assert(!IsTransactionState());
-	begin_vacuum_transaction(true);
+	transaction_begin(true);
 	DEBUG_POINT("shrink-create");
 	rel = table_open(shrink->table, ShareUpdateExclusiveLock);
 	is_made = index_copy_create(&shrink->copy, rel, shrink->index);
@@ -479,7 +479,7 @@ create_copy(Shrink *shrink)
 				 errmsg("index \"%s\" stays bloated, as others have it locked",
 						get_rel_name(shrink->index))));
 	table_close(rel, NoLock);
-	end_transaction();
+	transaction_end();
 	return is_made;
 }
 
@@ -488,7 +488,7 @@ static void
 build(Shrink *shrink)
 {
 	Assert(OidIsValid(shrink->copy.copy));
-	begin_vacuum_transaction(true);
+	transaction_begin(true);
 	DEBUG_POINT("shrink-build");
 	pgstat_progress_start_command(PROGRESS_COMMAND_CREATE_INDEX, shrink->table);
 	pgstat_progress_update_param(PROGRESS_CREATEIDX_COMMAND,
@@ -500,7 +500,7 @@ build(Shrink *shrink)
 	progress_index(shrink->index, 0);
 	index_copy_build(&shrink->copy);
 	DEBUG_POINT("shrink-built");
-	end_transaction();
+	transaction_end();
 }
 
 /*
@@ -516,14 +516,14 @@ validate(Shrink *shrink)
 	TransactionId xmin;
 
 	Assert(OidIsValid(shrink->copy.copy));
-	begin_vacuum_transaction(true);
+	transaction_begin(true);
 	DEBUG_POINT("shrink-validate");
 	progress_phase(PROGRESS_INPLACE_REINDEX, 0);
 	progress_index(shrink->index, 0);
 	validate_index(shrink->table, shrink->copy.copy, GetActiveSnapshot());
 	xmin = GetActiveSnapshot()->xmin;
 	shrink->unseen_xid = GetActiveSnapshot()->xmax;
-	end_transaction();
+	transaction_end();
 	return xmin;
 }
 
@@ -542,7 +542,7 @@ wait_for_others(Shrink *shrink, TransactionId limit_xmin)
 	MemoryContext old;
 
 	Assert(!IsTransactionState());
-	begin_vacuum_transaction(false);
+	transaction_begin(false);
 	if (!for_snapshots)
 		DEBUG_POINT("shrink-wait");
 	pgstat_progress_update_param(PROGRESS_CREATEIDX_PHASE,
@@ -554,7 +554,7 @@ wait_for_others(Shrink *shrink, TransactionId limit_xmin)
 	others = for_snapshots ? others_with_snapshot(limit_xmin) :
 		others_with_lock(shrink->table, ShareLock);
 	MemoryContextSwitchTo(old);
-	end_transaction();
+	transaction_end();
 
 	found = others_wait(others, cyclone_index_wait);
 	if (found.end != OTHERS_GONE)
@@ -577,9 +577,9 @@ swap(Shrink *shrink)
 	bool		is_done;
 
 	Assert(!IsTransactionState());
-	begin_vacuum_transaction(true);
+	transaction_begin(true);
 	index_copy_end_snapshots_on_standbys(&shrink->copy, shrink->unseen_xid);
-	end_transaction();
+	transaction_end();
 
 	for (int tries = 1; !try_to_swap(shrink, (tries & (tries - 1)) == 0, &others, &is_done); tries++)
 	{
@@ -616,7 +616,7 @@ try_to_swap(Shrink *shrink, bool may_queue, OthersFound *others, bool *is_done)
 		may_queue = may_queue && others->end != OTHERS_WAIT_FOR_US &&
 			lock_queue_may_help(shrink->table);
 	}
-	end_transaction();
+	transaction_end();
 	return is_locked || (may_queue && swap_from_queue(shrink, is_done));
 }
 
@@ -645,7 +645,7 @@ swap_from_queue(Shrink *shrink, bool *is_done)
 		*is_done = swap_locked(shrink);
 		LockRelationIdForSession(&lock, ShareUpdateExclusiveLock);
 	}
-	end_transaction();
+	transaction_end();
 	if (!is_locked)
 		take_lock_back(shrink->table, cyclone_index_wait, false);
 	return is_locked;
@@ -661,7 +661,7 @@ swap_from_queue(Shrink *shrink, bool *is_done)
 static void
 begin_swap(Shrink *shrink)
 {
-	begin_vacuum_transaction(true);
+	transaction_begin(true);
 	DEBUG_POINT("shrink-swap");
 	(void) set_config_option("synchronous_commit", "local", PGC_USERSET, PGC_S_SESSION,
 							 GUC_ACTION_LOCAL, true, 0, false);
@@ -720,11 +720,11 @@ set_dead(Shrink *shrink, Oid copy)
 	bool		is_locked;
 
 	Assert(!IsTransactionState());
-	begin_vacuum_transaction(true);
+	transaction_begin(true);
 	is_locked = others_lock_soon(shrink->table, ShareUpdateExclusiveLock);
 	if (is_locked)
 		(void) index_copy_set_dead(shrink->table, copy);
-	end_transaction();
+	transaction_end();
 	return is_locked;
 }
 
@@ -742,12 +742,12 @@ wait_for_users(Shrink *shrink, int patience_ms)
 	MemoryContext old;
 
 	Assert(!IsTransactionState());
-	begin_vacuum_transaction(false);
+	transaction_begin(false);
 	DEBUG_POINT("shrink-drop");
 	old = MemoryContextSwitchTo(shrink->context);
 	others = others_with_lock(shrink->table, AccessExclusiveLock);
 	MemoryContextSwitchTo(old);
-	end_transaction();
+	transaction_end();
 	return others_wait(others, patience_ms).end;
 }
 
@@ -762,7 +762,7 @@ static void
 drop_dead(Shrink *shrink, Oid copy, OthersEnd users)
 {
 	Assert(!IsTransactionState());
-	begin_vacuum_transaction(true);
+	transaction_begin(true);
 	if (users == OTHERS_GONE && others_lock_soon(shrink->table, ShareUpdateExclusiveLock) &&
 		index_copy_is_dead(copy))
 		index_copy_drop(copy);
@@ -778,7 +778,7 @@ drop_dead(Shrink *shrink, Oid copy, OthersEnd users)
 				 errhint("A background worker drops it when the transactions that have used the table have ended, if that is within cyclone.index_wait.") :
 				 errhint("The next VACUUM (FULL INPLACE) of the table drops it, and so does DROP INDEX.")));
 	}
-	end_transaction();
+	transaction_end();
 }
 
 /*
@@ -795,9 +795,9 @@ take_lock_back(Oid table, int patience_ms, bool may_queue)
 	{
 		bool		is_gone;
 
-		begin_vacuum_transaction(false);
+		transaction_begin(false);
 		is_gone = get_rel_name(table) == NULL;
-		end_transaction();
+		transaction_end();
 		if (is_gone || TimestampDifferenceExceeds(start, GetCurrentTimestamp(), patience_ms))
 			ereport(ERROR,
 					(errcode(ERRCODE_LOCK_NOT_AVAILABLE),
@@ -814,7 +814,7 @@ lock_again(Oid table, bool may_queue)
 	bool		is_locked;
 
 	Assert(!IsTransactionState());
-	begin_vacuum_transaction(false);
+	transaction_begin(false);
 	DEBUG_POINT("shrink-lock");
 	if (may_queue)
 		LockRelationOid(table, ShareUpdateExclusiveLock);
@@ -822,7 +822,7 @@ lock_again(Oid table, bool may_queue)
 		get_rel_name(table) != NULL;
 	if (is_locked)
 		LockRelationIdForSession(&lock, ShareUpdateExclusiveLock);
-	end_transaction();
+	transaction_end();
 	return is_locked;
 }
 
@@ -837,7 +837,7 @@ warn(const Shrink *shrink, const OthersFound *others)
 	char	   *name;
 
 	if (!in_transaction)
-		begin_vacuum_transaction(false);
+		transaction_begin(false);
 	name = get_rel_name(shrink->index);
 	if (name == NULL)
 		 /* dropped while the table wasn't locked by us: nothing stays bloated */ ;
@@ -862,5 +862,5 @@ warn(const Shrink *shrink, const OthersFound *others)
 				 errdetail("It has been running for longer than cyclone.index_wait, and may need the old index."),
 				 errhint("Run VACUUM (FULL INPLACE) again when it has ended, or raise cyclone.index_wait.")));
 	if (!in_transaction)
-		end_transaction();
+		transaction_end();
 }

@@ -99,7 +99,7 @@ inplace_report_step(InplaceResult *result, InplaceStep step, instr_time start)
 void
 inplace_report_heap(InplaceResult *result, const Inplace *job)
 {
-	begin_vacuum_transaction(false);
+	transaction_begin(false);
 	ereport(result->verbose ? INFO : DEBUG2,
 			(errmsg("table \"%s\": moved " INT64_FORMAT " rows out of " INT64_FORMAT " pages in %d passes, truncated %u to %u pages",
 					get_rel_name(result->relid), job->rows_moved, result->blocks_vacated,
@@ -108,7 +108,7 @@ inplace_report_heap(InplaceResult *result, const Inplace *job)
 		tell_why_not(result, job);
 	if (!warn_of_end(job, get_rel_name(result->relid)))
 		warn_of_obstacles(result, job);
-	end_transaction();
+	transaction_end();
 }
 
 /* tell_why_not -- say why not a single row was moved, unless a warning does. */
@@ -229,11 +229,11 @@ inplace_report_end(InplaceResult *result, const Inplace *job)
 	if (!result->verbose && !to_log && !history_is_kept())
 		return;
 
-	begin_vacuum_transaction(false);
+	transaction_begin(false);
 	if (result->verbose || to_log)
 		tell_end(result, job, elapsed, to_log);
 	note_history(result, job);
-	end_transaction();
+	transaction_end();
 	history_end();
 }
 

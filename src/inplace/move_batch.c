@@ -126,7 +126,7 @@ move_batch_begin(MoveBatch *batch, Inplace *job)
 	if (empty_lists || !may_move(job))
 	{
 		close_table(batch);
-		end_transaction();
+		transaction_end();
 		if (empty_lists)
 			pending_lists_empty(job);
 		return false;
@@ -321,7 +321,7 @@ move_batch_end(MoveBatch *batch)
 	guards_tell_wal();
 	DEBUG_POINT("inplace-batch");
 	Assert(subscription_is_kept_away());
-	end_transaction();
+	transaction_end();
 	return batch->job->next_visit < next_visit;
 }
 

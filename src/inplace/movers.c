@@ -263,7 +263,7 @@ gather(void)
 	SavedUser	saved;
 
 	Assert(!IsTransactionState());
-	begin_vacuum_transaction(false);
+	transaction_begin(false);
 	rel = table_open(job->relid, ShareUpdateExclusiveLock);
 	movers.planned = plan_workers(job, movers.toast, rel);
 	nblocks = RelationGetNumberOfBlocks(rel);
@@ -299,7 +299,7 @@ gather(void)
 		launch();
 	become_user_again(&saved);
 	table_close(rel, NoLock);
-	end_transaction();
+	transaction_end();
 }
 
 /*
@@ -343,7 +343,7 @@ static dsm_segment *
 create_segment(Size size)
 {
 	Request		request = {.size = size};
-	ErrorData  *error = try_in_subtransaction(request_segment, &request);
+	ErrorData  *error = transaction_try(request_segment, &request);
 
 	if (error == NULL)
 		return request.segment;
@@ -360,7 +360,7 @@ create_segment(Size size)
 	return NULL;
 }
 
-/* request_segment -- for try_in_subtransaction. */
+/* request_segment -- for transaction_try. */
 static void
 request_segment(void *arg)
 {
@@ -519,10 +519,10 @@ end_file_cache(Inplace *job)
 {
 	if (job->file_cache == NULL)
 		return;
-	begin_vacuum_transaction(false);
+	transaction_begin(false);
 	file_cache_end(job->file_cache);
 	job->file_cache = NULL;
-	end_transaction();
+	transaction_end();
 }
 
 /*
@@ -538,7 +538,7 @@ wait_for_workers(void)
 	if (movers.launched == 0)
 		return;
 
-	begin_vacuum_transaction(false);
+	transaction_begin(false);
 	for (int i = 0; i < movers.launched; i++)
 	{
 		pid_t		pid;
@@ -554,7 +554,7 @@ wait_for_workers(void)
 			pace_while_waiting();
 		}
 	}
-	end_transaction();
+	transaction_end();
 }
 
 /*
@@ -587,7 +587,7 @@ add_up(void)
 		return true;
 
 	job->is_alone = true;
-	begin_vacuum_transaction(false);
+	transaction_begin(false);
 	if (table_log_audit_has_failed(&key))
 		ereport(ERROR,
 				(errcode(ERRCODE_DATA_CORRUPTED),
@@ -599,7 +599,7 @@ add_up(void)
 	ereport(WARNING,
 			(errmsg("a worker that moved rows has failed, going on without workers"),
 			 errdetail("The server's log says why.")));
-	end_transaction();
+	transaction_end();
 	return false;
 }
 

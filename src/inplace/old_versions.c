@@ -67,7 +67,7 @@ wait_a_little(Oid relid, TransactionId last_xid, int ms)
 	TransactionId oldest;
 	bool		are_dead;
 
-	begin_vacuum_transaction(false);
+	transaction_begin(false);
 	rel = table_open(relid, AccessShareLock);
 	oldest = GetOldestNonRemovableTransactionId(rel);
 	table_close(rel, AccessShareLock);
@@ -75,6 +75,6 @@ wait_a_little(Oid relid, TransactionId last_xid, int ms)
 	/* like that of each VACUUM our own snapshot holds nothing back */
 	if (!are_dead)
 		others_nap(ms);
-	end_transaction();
+	transaction_end();
 	return are_dead;
 }

@@ -75,7 +75,7 @@ pending_lists_empty(Inplace *job)
 	int			nindexes;
 	SavedUser	saved;
 
-	begin_vacuum_transaction(false);
+	transaction_begin(false);
 	rel = table_open(job->relid, RowExclusiveLock);
 	become_owner(rel, &saved);
 	pace_write_steadily();
@@ -95,5 +95,5 @@ pending_lists_empty(Inplace *job)
 	vac_close_indexes(nindexes, indexes, NoLock);
 	become_user_again(&saved);
 	table_close(rel, NoLock);
-	end_transaction();
+	transaction_end();
 }

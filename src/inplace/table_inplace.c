@@ -166,13 +166,13 @@ table_inplace(Oid relid, const VacuumParams *params, BufferAccessStrategy ring,
 	tables_begun++;
 	guards_forget_disk();
 	/* an error outside of a transaction would not end the session's lock */
-	begin_vacuum_transaction(false);
+	transaction_begin(false);
 	context = AllocSetContextCreate(parent, "Compaction", ALLOCSET_DEFAULT_SIZES);
 	result = MemoryContextAllocZero(context, sizeof(InplaceResult));
 	toast_relid = inplace_report_begin(result, relid, context, params);
 	job = make_job(relid, &quiet, ring, context);
 	toast = make_job(toast_relid, &quiet, ring, context);
-	end_transaction();
+	transaction_end();
 
 	if (OidIsValid(toast_relid) && (params->options & VACOPT_PROCESS_TOAST))
 		compact_toast(toast, job, result);
@@ -236,7 +236,7 @@ lock_toast(const Inplace *toast)
 	LockRelId	lock = {.relId = toast->relid,.dbId = MyDatabaseId};
 	bool		is_locked = true;
 
-	begin_vacuum_transaction(false);
+	transaction_begin(false);
 	if ((toast->params.options & VACOPT_SKIP_LOCKED) == 0)
 		LockRelationOid(toast->relid, ShareUpdateExclusiveLock);
 	else
@@ -248,7 +248,7 @@ lock_toast(const Inplace *toast)
 				(errcode(ERRCODE_LOCK_NOT_AVAILABLE),
 				 errmsg("skipping the TOAST table \"%s\" --- lock not available",
 						get_rel_name(toast->relid))));
-	end_transaction();
+	transaction_end();
 	return is_locked;
 }
 
@@ -309,7 +309,7 @@ vacuum_once(Inplace *job, InplaceResult *result)
 	instr_time	start;
 
 	INSTR_TIME_SET_CURRENT(start);
-	begin_vacuum_transaction(false);
+	transaction_begin(false);
 	rel = table_open(job->relid, ShareUpdateExclusiveLock);
 	become_owner(rel, &saved);
 	pace_write_steadily();
@@ -337,7 +337,7 @@ vacuum_once(Inplace *job, InplaceResult *result)
 		rel->pgstat_info->counts.delta_dead_tuples = 0;
 	become_user_again(&saved);
 	table_close(rel, NoLock);
-	end_transaction();
+	transaction_end();
 	if (job->pass.new_pages > job->pass.nonempty_pages && !VacuumFailsafeActive)
 		while (cut_off_some(job))
 			;
@@ -358,13 +358,13 @@ cut_off_some(Inplace *job)
 	Relation	rel;
 	bool		more;
 
-	begin_vacuum_transaction(false);
+	transaction_begin(false);
 	(void) set_config_option("synchronous_commit", "local", PGC_USERSET, PGC_S_SESSION,
 							 GUC_ACTION_LOCAL, true, 0, false);
 	rel = table_open(job->relid, ShareUpdateExclusiveLock);
 	more = table_truncate_step(rel, job->ring, &job->pass);
 	table_close(rel, NoLock);
-	end_transaction();
+	transaction_end();
 	return more;
 }
 
@@ -381,7 +381,7 @@ plan_moves(Inplace *job, Inplace *rows, bool is_idle)
 	BlockNumber hidden = job->pass.tail_start;
 	PaceShared *pace;
 
-	begin_vacuum_transaction(false);
+	transaction_begin(false);
 	begin_planning(job, &pace);
 	rel = table_open(job->relid, ShareUpdateExclusiveLock);
 	if (hidden != InvalidBlockNumber)
@@ -403,7 +403,7 @@ plan_moves(Inplace *job, Inplace *rows, bool is_idle)
 		tail_offer_room(rel, hidden);
 	table_close(rel, NoLock);
 	end_planning(pace);
-	end_transaction();
+	transaction_end();
 	return job->end == PLAN_GOES_ON;
 }
 
@@ -465,11 +465,11 @@ plan_values(Inplace *rows, Inplace *toast)
 {
 	PaceShared *pace;
 
-	begin_vacuum_transaction(false);
+	transaction_begin(false);
 	begin_planning(rows, &pace);
 	value_move_plan(rows, toast);
 	end_planning(pace);
-	end_transaction();
+	transaction_end();
 }
 
 /* begin_planning -- show what we do, and begin to keep the pace; in a transaction. */

@@ -152,7 +152,7 @@ pg_cyclone_pace(PG_FUNCTION_ARGS)
 	ReturnSetInfo *result = (ReturnSetInfo *) fcinfo->resultinfo;
 
 	refuse_without_preloading();
-	begin_rows(fcinfo, PACE_COLUMNS);
+	declared_rows_begin(fcinfo, PACE_COLUMNS);
 
 	for (int i = 0; slots != NULL && i < MaxBackends; i++)
 	{

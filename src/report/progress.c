@@ -272,7 +272,7 @@ pg_cyclone_progress(PG_FUNCTION_ARGS)
 	int			nrows;
 
 	refuse_without_preloading();
-	begin_rows(fcinfo, PROGRESS_COLUMNS);
+	declared_rows_begin(fcinfo, PROGRESS_COLUMNS);
 
 	nrows = progress_read(&rows);
 	for (int i = 0; i < nrows; i++)

@@ -56,6 +56,24 @@ def test_includes(check_c, headers, misplaced):
     assert misplaced in found[0] if misplaced else not found
 
 
+@pytest.mark.parametrize(
+    "file, name, is_strange",
+    [
+        ("src/engine/heap/heap_page.c", "heap_page_scan", False),
+        ("src/engine/heap/heap_page.c", "scan_heap_page", True),
+        ("src/pace/pace_view.c", "view_show", False),
+        ("src/pace/target.c", "pace_target", False),
+        ("src/pace/target.c", "reach_target", True),
+        ("src/command/options.c", "vacuum_options_read", False),
+        ("src/command/relations.c", "vacuum_all", True),
+        ("src/transaction.c", "become_owner", False),
+    ],
+)
+def test_names_of_functions(file, name, is_strange):
+    strange = script("check-names").strange_names(Path(file), f"void\n{name}(void)\n{{\n}}\n")
+    assert bool(strange) == is_strange
+
+
 def test_header_of_older_minor_versions(check_c):
     text = "\tsize = add_size(size, mul_size(2, sizeof(int)));\n"
     assert "storage/shmem.h" in check_c.includes(Path("src/some.c"), text)[0]

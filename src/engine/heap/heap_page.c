@@ -97,11 +97,11 @@ static inline bool is_live(TableVacuum *vacuum, Buffer buffer, OffsetNumber off,
 static int	compare_offsets(const void *a, const void *b);
 
 /*
- * scan_heap_page
+ * heap_page_scan
  *		Do the first pass's work on one page.
  */
 void
-scan_heap_page(TableVacuum *vacuum, Buffer buffer, Buffer vmbuffer,
+heap_page_scan(TableVacuum *vacuum, Buffer buffer, Buffer vmbuffer,
 			   bool vm_all_visible, PageVerdict *verdict)
 {
 	bool		have_cleanup_lock = lock_for_cleanup_soon(vacuum, buffer);
@@ -430,7 +430,7 @@ clean_page(TableVacuum *vacuum, Buffer buffer, Buffer vmbuffer,
 	PruneResult result;
 
 	Assert(compat_buffer_is_locked_exclusively(buffer));
-	if (!prune_simple_page(vacuum, buffer, vmbuffer, &result))
+	if (!simple_page_prune(vacuum, buffer, vmbuffer, &result))
 	{
 		/* not on simple pages, where no row is locked */
 		heal_page(vacuum, buffer, true);

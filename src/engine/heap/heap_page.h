@@ -28,7 +28,7 @@ typedef struct PageVerdict
  * has locked neither.  vm_all_visible is the map's bit when the block was chosen.  The
  * pins stay.
  */
-extern void scan_heap_page(TableVacuum *vacuum, Buffer buffer, Buffer vmbuffer,
+extern void heap_page_scan(TableVacuum *vacuum, Buffer buffer, Buffer vmbuffer,
 						   bool vm_all_visible, PageVerdict *verdict);
 
 /* The caller holds at least a shared lock, and has the page's items counted. */

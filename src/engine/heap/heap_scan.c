@@ -4,7 +4,7 @@
  *	  The heap scan: which blocks to look at, in which process.
  *
  * The members of the team claim ranges of blocks in ascending order and scan
- * them, each with a read stream of its own.  scan_heap_page does the work on
+ * them, each with a read stream of its own.  heap_page_scan does the work on
  * a page.  This file has the rest: skipping, the dead-TID store, the free space
  * map, and the failsafe.  skip_policy.c says which block need not be looked at.
  *
@@ -335,7 +335,7 @@ scan_stream(HeapScan *scan)
 		DEBUG_POINT("heap-scan");
 
 		visibilitymap_pin(vacuum->rel, blkno, &scan->vmbuffer);
-		scan_heap_page(vacuum, buffer, scan->vmbuffer,
+		heap_page_scan(vacuum, buffer, scan->vmbuffer,
 					   (flags & BLOCK_VM_ALL_VISIBLE) != 0, &verdict);
 		ReleaseBuffer(buffer);
 

@@ -106,7 +106,7 @@ static void change_page(TableVacuum *vacuum, Buffer buffer, Buffer vmbuffer,
 static void reverse(OffsetNumber *offsets, int noffsets);
 
 /*
- * prune_simple_page
+ * simple_page_prune
  *		If the page is simple, prune and freeze it as the server would, fill in
  *		*result, with deadoffsets sorted, and return true; else return false,
  *		with nothing changed.
@@ -114,7 +114,7 @@ static void reverse(OffsetNumber *offsets, int noffsets);
  * The oldest XIDs left, in the counters, are brought up to date.
  */
 bool
-prune_simple_page(TableVacuum *vacuum, Buffer buffer, Buffer vmbuffer, PruneResult *result)
+simple_page_prune(TableVacuum *vacuum, Buffer buffer, Buffer vmbuffer, PruneResult *result)
 {
 	Page		page = BufferGetPage(buffer);
 	VacuumCounters *counters = &vacuum->counters;

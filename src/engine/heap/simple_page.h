@@ -19,7 +19,7 @@
  * The caller holds a cleanup lock, has the page's items counted, and has its part of the
  * visibility map pinned.  False: nothing is changed.
  */
-extern bool prune_simple_page(TableVacuum *vacuum, Buffer buffer, Buffer vmbuffer,
+extern bool simple_page_prune(TableVacuum *vacuum, Buffer buffer, Buffer vmbuffer,
 							  PruneResult *result);
 
 #endif							/* CYCLONE_SIMPLE_PAGE_H */
