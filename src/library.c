@@ -25,7 +25,6 @@
 #include <dlfcn.h>
 
 #include "fmgr.h"
-#include "postmaster/bgworker.h"
 #include "utils/memutils.h"
 
 #include "library.h"
@@ -59,6 +58,24 @@ library_path(void)
 {
 	Assert(path != NULL);
 	return path;
+}
+
+/* library_worker -- see library.h. */
+BackgroundWorker
+library_worker(const char *type, const char *function)
+{
+	BackgroundWorker worker = {
+		.bgw_flags = BGWORKER_SHMEM_ACCESS | BGWORKER_BACKEND_DATABASE_CONNECTION,
+		.bgw_start_time = BgWorkerStart_RecoveryFinished,
+		.bgw_restart_time = BGW_NEVER_RESTART,
+	};
+
+	Assert(strlen(type) < BGW_MAXLEN && strlen(function) < BGW_MAXLEN);
+	strlcpy(worker.bgw_library_name, library_path(), sizeof(worker.bgw_library_name));
+	strlcpy(worker.bgw_function_name, function, sizeof(worker.bgw_function_name));
+	strlcpy(worker.bgw_type, type, sizeof(worker.bgw_type));
+	strlcpy(worker.bgw_name, type, sizeof(worker.bgw_name));
+	return worker;
 }
 
 /* refuse_without_preloading -- see library.h. */

@@ -130,15 +130,9 @@ start_when_due(XactEvent event, void *arg)
 static bool
 start_launcher(void)
 {
-	BackgroundWorker worker = {0};
+	BackgroundWorker worker = library_worker("pg_cyclone compaction launcher",
+											 "pg_cyclone_compaction_launcher");
 
-	worker.bgw_flags = BGWORKER_SHMEM_ACCESS | BGWORKER_BACKEND_DATABASE_CONNECTION;
-	worker.bgw_start_time = BgWorkerStart_RecoveryFinished;
-	worker.bgw_restart_time = BGW_NEVER_RESTART;
-	strlcpy(worker.bgw_library_name, library_path(), sizeof(worker.bgw_library_name));
-	strlcpy(worker.bgw_function_name, "pg_cyclone_compaction_launcher", sizeof(worker.bgw_function_name));
-	strlcpy(worker.bgw_type, "pg_cyclone compaction launcher", sizeof(worker.bgw_type));
-	strlcpy(worker.bgw_name, "pg_cyclone compaction launcher", sizeof(worker.bgw_name));
 	return RegisterDynamicBackgroundWorker(&worker, NULL);
 }
 

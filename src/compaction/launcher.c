@@ -450,7 +450,8 @@ visit_of(Oid database)
 static bool
 start_worker(CompactionSlot *slot, Oid database)
 {
-	BackgroundWorker worker = {0};
+	BackgroundWorker worker = library_worker("pg_cyclone compaction worker",
+											 "pg_cyclone_compaction_worker");
 
 	Assert(slot >= compaction_shared->slots && slot < compaction_shared->slots + COMPACTION_MAX_WORKERS);
 	Assert(OidIsValid(database));
@@ -460,14 +461,8 @@ start_worker(CompactionSlot *slot, Oid database)
 	slot->launched = GetCurrentTimestamp();
 	LWLockRelease(compaction_shared->lock);
 
-	worker.bgw_flags = BGWORKER_SHMEM_ACCESS | BGWORKER_BACKEND_DATABASE_CONNECTION;
-	worker.bgw_start_time = BgWorkerStart_RecoveryFinished;
-	worker.bgw_restart_time = BGW_NEVER_RESTART;
 	worker.bgw_main_arg = Int32GetDatum((int32) (slot - compaction_shared->slots));
 	worker.bgw_notify_pid = MyProcPid;
-	strlcpy(worker.bgw_library_name, library_path(), sizeof(worker.bgw_library_name));
-	strlcpy(worker.bgw_function_name, "pg_cyclone_compaction_worker", sizeof(worker.bgw_function_name));
-	strlcpy(worker.bgw_type, "pg_cyclone compaction worker", sizeof(worker.bgw_type));
 	snprintf(worker.bgw_name, sizeof(worker.bgw_name),
 			 "pg_cyclone compaction worker for database %u", database);
 	if (RegisterDynamicBackgroundWorker(&worker, NULL))

@@ -100,19 +100,12 @@ copy_cleaner_start(Oid table, Oid copy)
 	Leftover	leftover = {
 		.database = MyDatabaseId,.table = table,.copy = copy,.wait_ms = cyclone_index_wait
 	};
-	BackgroundWorker worker = {
-		.bgw_flags = BGWORKER_SHMEM_ACCESS | BGWORKER_BACKEND_DATABASE_CONNECTION,
-		.bgw_start_time = BgWorkerStart_RecoveryFinished,
-		.bgw_restart_time = BGW_NEVER_RESTART,
-		.bgw_function_name = "pg_cyclone_copy_cleaner_main",
-		.bgw_type = "pg_cyclone cleaner",
-	};
+	BackgroundWorker worker = library_worker("pg_cyclone cleaner", "pg_cyclone_copy_cleaner_main");
 
 	Assert(OidIsValid(table) && OidIsValid(copy));
 	StaticAssertStmt(sizeof(leftover) <= BGW_EXTRALEN, "a leftover must fit into a worker's description");
 	if (!IsUnderPostmaster)
 		return false;
-	strlcpy(worker.bgw_library_name, library_path(), sizeof(worker.bgw_library_name));
 	snprintf(worker.bgw_name, BGW_MAXLEN, "pg_cyclone cleaner for index %u", copy);
 	memcpy(worker.bgw_extra, &leftover, sizeof(leftover));
 	return RegisterDynamicBackgroundWorker(&worker, NULL);

@@ -463,16 +463,9 @@ static void
 launch(void)
 {
 	MemoryContext old = MemoryContextSwitchTo(movers.job->context);
-	BackgroundWorker worker = {
-		.bgw_flags = BGWORKER_SHMEM_ACCESS | BGWORKER_BACKEND_DATABASE_CONNECTION,
-		.bgw_start_time = BgWorkerStart_RecoveryFinished,
-		.bgw_restart_time = BGW_NEVER_RESTART,
-		.bgw_function_name = "pg_cyclone_mover_main",
-		.bgw_type = "pg_cyclone worker",
-		.bgw_notify_pid = MyProcPid,
-	};
+	BackgroundWorker worker = library_worker("pg_cyclone worker", "pg_cyclone_mover_main");
 
-	strlcpy(worker.bgw_library_name, library_path(), sizeof(worker.bgw_library_name));
+	worker.bgw_notify_pid = MyProcPid;
 	snprintf(worker.bgw_name, BGW_MAXLEN, "pg_cyclone worker for PID %d", MyProcPid);
 	movers.handles = palloc0_array(BackgroundWorkerHandle *, movers.planned_for);
 	for (int i = 0; i < movers.planned_for; i++)

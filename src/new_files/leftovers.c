@@ -425,17 +425,10 @@ start_when_due(XactEvent event, void *arg)
 static bool
 start_worker(Oid database, BackgroundWorkerHandle **handle)
 {
-	BackgroundWorker worker = {0};
+	BackgroundWorker worker = library_worker("pg_cyclone cleaner", "pg_cyclone_leftovers_main");
 
-	worker.bgw_flags = BGWORKER_SHMEM_ACCESS | BGWORKER_BACKEND_DATABASE_CONNECTION;
-	worker.bgw_start_time = BgWorkerStart_RecoveryFinished;
-	worker.bgw_restart_time = BGW_NEVER_RESTART;
 	worker.bgw_main_arg = ObjectIdGetDatum(database);
 	worker.bgw_notify_pid = handle != NULL ? MyProcPid : 0;
-	strlcpy(worker.bgw_library_name, library_path(), sizeof(worker.bgw_library_name));
-	strlcpy(worker.bgw_function_name, "pg_cyclone_leftovers_main", sizeof(worker.bgw_function_name));
-	strlcpy(worker.bgw_type, "pg_cyclone cleaner", sizeof(worker.bgw_type));
-	strlcpy(worker.bgw_name, "pg_cyclone cleaner", sizeof(worker.bgw_name));
 	if (OidIsValid(database))
 		snprintf(worker.bgw_name, sizeof(worker.bgw_name),
 				 "pg_cyclone cleaner for database %u", database);
