@@ -286,7 +286,7 @@ make_note(const TableKey *key, uint32 failures,
 		.failures = failures
 	};
 
-	note.crc = own_record_crc(&note, offsetof(RunningNote, crc));
+	own_record_seal(&note, offsetof(RunningNote, crc));
 	return note;
 }
 
@@ -366,10 +366,7 @@ sync_notes(const char *path)
 static bool
 write_to_place(int fd, int place, const RunningNote *note)
 {
-	Assert(fd >= 0 && place >= 0);
-
-	return pwrite(fd, note, sizeof(RunningNote), (off_t) place * sizeof(RunningNote)) ==
-		sizeof(RunningNote);
+	return own_file_write(fd, note, sizeof(RunningNote), (off_t) place * sizeof(RunningNote));
 }
 
 /*
@@ -382,7 +379,7 @@ read_note(int fd, RunningNote *note)
 {
 	if (read(fd, note, sizeof(RunningNote)) != sizeof(RunningNote))
 		return false;
-	if (!OidIsValid(note->key.relid) || !EQ_CRC32C(note->crc, own_record_crc(note, offsetof(RunningNote, crc))))
+	if (!OidIsValid(note->key.relid) || !own_record_is_whole(note, offsetof(RunningNote, crc)))
 		memset(note, 0, sizeof(RunningNote));
 	return true;
 }

@@ -595,7 +595,6 @@ static bool
 write_at(off_t place, const void *what, Size size)
 {
 	static int	fd = -1;
-	ssize_t		written;
 	int			error;
 
 	if (fd < 0)
@@ -605,9 +604,7 @@ write_at(off_t place, const void *what, Size size)
 			return false;
 		ReserveExternalFD();
 	}
-	errno = ENOSPC;				/* if it is written in part */
-	written = pwrite(fd, what, size, place);
-	if (written == size)
+	if (own_file_write(fd, what, size, place))
 		return true;
 
 	error = errno;
@@ -705,7 +702,7 @@ read_file(HistoryRow **rows)
 				 errmsg("file \"%s\" is ignored for lack of memory", HISTORY_PATH),
 				 errdetail("The view cyclone.history begins anew.")));
 	for (Size i = 0; *rows != NULL && i < nrecords && fread(&record, sizeof(record), 1, file) == 1; i++)
-		if (record.row.number > 0 && EQ_CRC32C(record.crc, own_record_crc(&record, offsetof(HistoryRecord, crc))))
+		if (record.row.number > 0 && own_record_is_whole(&record, offsetof(HistoryRecord, crc)))
 			(*rows)[nrows++] = record.row;
 	FreeFile(file);
 	return nrows;
@@ -777,7 +774,7 @@ make_record(HistoryRecord *record, const HistoryRow *row)
 	 */
 	memset(record, 0, sizeof(HistoryRecord));
 	memcpy(&record->row, row, sizeof(HistoryRow));
-	record->crc = own_record_crc(record, offsetof(HistoryRecord, crc));
+	own_record_seal(record, offsetof(HistoryRecord, crc));
 }
 
 /* history_rows_shmem_request -- ask for shared memory, if there is to be a history. */

@@ -116,7 +116,7 @@ journal_read(const char *path)
 		JournalRecord *record = &journal->records[i];
 
 		if (record->magic != JOURNAL_MAGIC ||
-			!EQ_CRC32C(record->crc, own_record_crc(record, offsetof(JournalRecord, crc))) ||
+			!own_record_is_whole(record, offsetof(JournalRecord, crc)) ||
 			record->system_id != GetSystemIdentifier() ||
 			(record->kind == JOURNAL_BEGIN) != (i == 0))
 			break;
@@ -131,8 +131,6 @@ journal_write(const char *path, int position, JournalRecord *records,
 			  int nrecords, bool durable, int elevel)
 {
 	int			fd;
-	size_t		size = nrecords * sizeof(JournalRecord);
-	ssize_t		written;
 	bool		done;
 
 	/* a new file is made durable by journal_sync */
@@ -143,7 +141,7 @@ journal_write(const char *path, int position, JournalRecord *records,
 	{
 		records[i].magic = JOURNAL_MAGIC;
 		records[i].system_id = GetSystemIdentifier();
-		records[i].crc = own_record_crc(&records[i], offsetof(JournalRecord, crc));
+		own_record_seal(&records[i], offsetof(JournalRecord, crc));
 	}
 
 	fd = OpenTransientFile(path, O_WRONLY | PG_BINARY | (position == 0 ? O_CREAT : 0));
@@ -154,13 +152,9 @@ journal_write(const char *path, int position, JournalRecord *records,
 				 errmsg("could not open file \"%s\": %m", path)));
 		return false;
 	}
-	errno = 0;
-	written = pg_pwrite(fd, records, size, position * sizeof(JournalRecord));
-	done = written == size &&
+	done = own_file_write(fd, records, nrecords * sizeof(JournalRecord), position * sizeof(JournalRecord)) &&
 		ftruncate(fd, (position + nrecords) * sizeof(JournalRecord)) == 0 &&
 		(!durable || pg_fsync(fd) == 0);
-	if (!done && errno == 0)
-		errno = ENOSPC;			/* which a short write means */
 	if (!done)
 		ereport(elevel,
 				(errcode_for_file_access(),
