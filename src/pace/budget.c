@@ -60,11 +60,7 @@ budget_change_rate(Budget *budget, uint64 now, double times)
 	} while (!pg_atomic_compare_exchange_u64(&budget->paid_until, &before, until));
 }
 
-/*
- * budget_begin_tick
- *		If a tick is due, and no other process makes it, find what was used since the
- *		last one, and return true; then budget_end_tick must be called.
- */
+/* budget_begin_tick -- if a tick is due, and no other process makes it, find what was used since the last one. */
 bool
 budget_begin_tick(Budget *budget, uint64 now, BudgetUse *use)
 {

@@ -94,10 +94,7 @@ pace_create(PaceShared *shared, Oid relid, bool is_locked)
 	view_begin_row(shared);
 }
 
-/*
- * pace_join
- *		This process keeps to the budget from now on.
- */
+/* pace_join -- this process keeps to the budget from now on. */
 void
 pace_join(PaceShared *shared)
 {
@@ -116,10 +113,7 @@ pace_join(PaceShared *shared)
 	process_reset(now_ns());
 }
 
-/*
- * pace_leave
- *		This process is done with the table.
- */
+/* pace_leave -- this process is done with the table. */
 void
 pace_leave(void)
 {
@@ -217,10 +211,7 @@ add_to_summary(void)
 	summary.latency_ms = state.latency_ms;
 }
 
-/*
- * pace_give_up
- *		This process keeps to no budget any more: the failsafe is on.
- */
+/* pace_give_up -- this process keeps to no budget any more: the failsafe is on. */
 void
 pace_give_up(void)
 {
@@ -237,10 +228,7 @@ pace_give_up(void)
 	view_show(my_pace.shared, 0, 0, 0);
 }
 
-/*
- * delay_point
- *		Sleep if it is time to, and serve interrupts.  No lock may be held.
- */
+/* delay_point -- sleep if it is time to, and serve interrupts. */
 void
 delay_point(void)
 {

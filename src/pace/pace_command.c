@@ -82,10 +82,7 @@ pace_begin_command(const double *latency_target)
 	guards_begin_command(pace_reload_if_due);
 }
 
-/*
- * pace_end_command
- *		The VACUUM has ended, or failed; does nothing if none has begun.
- */
+/* pace_end_command -- the VACUUM has ended, or failed; does nothing if none has begun. */
 void
 pace_end_command(void)
 {
@@ -112,10 +109,7 @@ pace_command_is_running(void)
 	return pace_command.is_running;
 }
 
-/*
- * pace_hurry
- *		The command that has begun keeps to no budget, whatever the settings say.
- */
+/* pace_hurry -- the command that has begun keeps to no budget, whatever the settings say. */
 void
 pace_hurry(void)
 {
@@ -171,12 +165,7 @@ pace_write_steadily(void)
 								 GUC_ACTION_SAVE, true, 0, false);
 }
 
-/*
- * pace_reload
- *		The server was told to reload its files.
- *
- * Only the leader hears of it.  The reload itself is due after the command.
- */
+/* pace_reload -- the server was told to reload its files, which is due after the command. */
 void
 pace_reload(void)
 {
@@ -307,11 +296,7 @@ note_hidden_reload(SIGNAL_ARGS)
 	SetLatch(MyLatch);
 }
 
-/*
- * pace_warn_if_out_of_reach
- *		Say so once a statement, in any of its processes, or once in an autovacuum
- *		worker's life.
- */
+/* pace_warn_if_out_of_reach -- once a statement, in any process, or once in an autovacuum worker's life. */
 void
 pace_warn_if_out_of_reach(void)
 {
@@ -333,10 +318,7 @@ pace_warn_if_out_of_reach(void)
 			 errhint("Set \"cyclone.latency_target\" to \"auto\" or to a higher value; a running VACUUM notices if it is set in postgresql.conf and reloaded.")));
 }
 
-/*
- * pace_prepare_process
- *		Do what is done once in each process: clear up when it exits.
- */
+/* pace_prepare_process -- do what is done once in each process: clear up when it exits. */
 void
 pace_prepare_process(void)
 {

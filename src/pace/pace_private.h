@@ -13,6 +13,10 @@
  * pace_command.c	the command, from its settings to its end
  * pace.c, server_code.c	where a process pays and sleeps
  *
+ * Each part begins with the rules for its callers: which process may call it, what it
+ * locks, and what may fail.  pace.c calls ..._shmem_size and ..._shmem_init where the
+ * server asks for shared memory.
+ *
  * Portions Copyright (c) 2026, the pg_cyclone developers
  *
  *-------------------------------------------------------------------------
@@ -59,6 +63,12 @@ typedef struct BudgetUse
 	double		asleep;			/* processes, on average */
 } BudgetUse;
 
+/*
+ * Nobody else has the budget in budget_init, and nobody ticks in budget_restart.  Any
+ * process may call the others at any time.  They take no lock and raise no error.  After
+ * budget_begin_tick has returned true no other process ticks before budget_end_tick, which
+ * the caller must reach: nothing in between may raise an error.
+ */
 extern void budget_init(Budget *budget);
 extern void budget_restart(Budget *budget, uint64 now);
 extern void budget_change_rate(Budget *budget, uint64 now, double times);
@@ -136,6 +146,11 @@ typedef struct Controller
 	double		waited;
 } Controller;
 
+/*
+ * For one process at a time: the one that ticks, or the one that has the targets' lock while
+ * no VACUUM has the target.  They take no lock, look at no clock and raise no error.
+ * In controller_step, seconds is above 0 and at most elapsed; with auto, looked is above 0, too.
+ */
 extern void controller_init(Controller *controller, double target_ms);
 extern void controller_resume(Controller *controller);
 extern void controller_step(Controller *controller, const ControllerInput *input);
@@ -167,6 +182,12 @@ extern uint32 parking_law(uint32 wanted, uint32 taken, double asleep);
 
 extern Size parking_shmem_size(void);
 extern void parking_shmem_init(void);
+
+/*
+ * The leader sets it up before it has workers.  Only a worker takes, gives or leaves a place,
+ * its own, and one that exits must call parking_leave.  Any process of the VACUUM may call the
+ * others.  They set other processes' latches, take no lock and raise no error.
+ */
 extern void parking_set_up(Parking *parking, int leader, int most);
 extern void parking_set_bound(Parking *parking, bool is_bounded, double fed);
 extern void parking_adjust(Parking *parking, double asleep);
@@ -198,6 +219,12 @@ typedef struct PaceParameters
 	int			costs[PACE_COSTS];
 } PaceParameters;
 
+/*
+ * For the leader of a command.  pace_settings_restore is called after an error, too.
+ * pace_settings_reread reads files and changes parameters, so it may raise an error, and
+ * so may pace_settings_rebalance, in the server's routine.  The others raise none, and
+ * none locks anything.
+ */
 extern void pace_settings_current(PaceSettings *settings);
 extern void pace_settings_save(PaceParameters *saved);
 extern void pace_settings_restore(const PaceParameters *saved);
@@ -237,6 +264,12 @@ typedef struct TargetState
 	int			vacuums;		/* that share it */
 } TargetState;
 
+/*
+ * Leaders join and leave, when they exit, too; that takes an LWLock, under which nothing else
+ * is locked but a spinlock.  Any process may call the others, which take a spinlock at most.
+ * A target's memory is never given back, so a worker may still have one that its leader has
+ * left.  target_budget and target_state take NULL for no target.  None raises an error.
+ */
 extern Size target_shmem_size(void);
 extern void target_shmem_init(void);
 extern LatencyTarget *target_join(const PaceSettings *settings, LatencyTarget *before);
@@ -313,6 +346,10 @@ typedef struct Pace
 
 extern Pace my_pace;
 
+/*
+ * process_publish is the leader's, process_take_target is for any process, and the others for
+ * one that has joined.  They take a spinlock at most, and raise no error.
+ */
 extern void process_publish(const PaceSettings *settings, LatencyTarget *target);
 extern void process_take_budget(void);
 extern void process_take_target(LatencyTarget *target);
@@ -324,6 +361,10 @@ extern void process_bound_team(void);
 
 /* ---- pace_view.c ---- */
 
+/*
+ * The leader begins its row, and ends it, when it exits, too.  view_show is for the leader and
+ * for the process that ticks, once they have joined.  They take a spinlock, and raise no error.
+ */
 extern Size view_shmem_size(void);
 extern void view_shmem_init(void);
 extern void view_begin_row(PaceShared *shared);
@@ -361,6 +402,12 @@ pace_is_leader(void)
 	return pace_command.is_running;
 }
 
+/*
+ * What is the leader's does nothing in a worker.  pace_reload, and what calls it when it is due
+ * (pace_reload_if_due, pace_hide_reloads), read files and take the targets' lock.  They
+ * may raise an error, as may pace_rebalance and the warning; so no spinlock may be held, and no
+ * tick be in hand.  pace_show_reloads is called after an error, too, and raises none.
+ */
 extern void pace_reload(void);
 extern void pace_reload_if_due(void);
 extern void pace_hide_reloads(void);
@@ -369,7 +416,13 @@ extern void pace_rebalance(void);
 extern void pace_prepare_process(void);
 extern void pace_warn_if_out_of_reach(void);
 
-/* pace_team.c */
+/*
+ * pace_team.c
+ *
+ * pace_launch_workers runs the caller's routine, in the leader, which holds no lock but on
+ * relations.  The other two are for any process that has joined, raise no error, and take a
+ * spinlock at most.  pace_look_around, which does nothing in workers, reads small files.
+ */
 extern void pace_launch_workers(void);
 extern void pace_look_around(uint64 now);
 extern void pace_tick_if_due(uint64 now);

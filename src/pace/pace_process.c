@@ -82,10 +82,7 @@ pace_set_need(double need)
 	pg_atomic_fetch_add_u32(&my_pace.shared->version, 1);
 }
 
-/*
- * process_take_budget
- *		Work out what the settings and the budget in force mean for this process.
- */
+/* process_take_budget -- work out what the settings and the budget in force mean for this process. */
 void
 process_take_budget(void)
 {
@@ -130,11 +127,7 @@ process_is_counted(void)
 	return !isinf(my_pace.rate) || settings_have_target(&my_pace.settings);
 }
 
-/*
- * process_take_target
- *		This process spends of another target's budget from now on, or of none.  Takes no
- *		lock, and raises no error.
- */
+/* process_take_target -- this process spends of another target's budget from now on, or of none. */
 void
 process_take_target(LatencyTarget *now)
 {
@@ -260,11 +253,7 @@ pace_pages_written(int number)
 	pages_written += number;
 }
 
-/*
- * process_bound_team
- *		Tell the team whether there is a budget, and how many processes it is likely to
- *		feed; ticks correct the number.
- */
+/* process_bound_team -- tell the team whether there is a budget, and how many processes it is likely to feed. */
 void
 process_bound_team(void)
 {

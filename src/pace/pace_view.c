@@ -71,10 +71,7 @@ PG_FUNCTION_INFO_V1(pg_cyclone_pace);
 
 static int	find_limit(const TargetState *target, bool by_target);
 
-/*
- * view_begin_row
- *		The leader's VACUUM of a table has a row in the view from now on.
- */
+/* view_begin_row -- the leader's VACUUM of a table has a row from now on. */
 void
 view_begin_row(PaceShared *shared)
 {

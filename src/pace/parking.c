@@ -73,11 +73,7 @@ parking_law(uint32 wanted, uint32 taken, double asleep)
 	return asleep > IDLE_ASLEEP && wanted > 0 ? wanted - 1 : wanted;
 }
 
-/*
- * parking_set_up
- *		The leader initializes it, for a team of at most this many workers; all are
- *		wanted.
- */
+/* parking_set_up -- for a team of at most this many workers; all are wanted. */
 void
 parking_set_up(Parking *parking, int leader, int most)
 {

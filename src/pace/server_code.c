@@ -40,11 +40,7 @@
 static void leave_it_to_server(void);
 static void have_server_sleep(double ms);
 
-/*
- * pace_begin_server_code
- *		This process is about to run a routine that calls the server's own
- *		delay point.
- */
+/* pace_begin_server_code -- this process is about to run a routine that calls the server's own delay point. */
 void
 pace_begin_server_code(void)
 {

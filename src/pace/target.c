@@ -91,8 +91,7 @@ static void publish(LatencyTarget *target, uint64 now);
 /*
  * target_join
  *		A VACUUM has the target of these settings now: find it, or make it.  It leaves
- *		the one that it had before, unless that is NULL.  In the end target_leave must be
- *		called.
+ *		the one that it had before, unless that is NULL.
  *
  * There is always room, as a leader has more than one target only in here.
  */
