@@ -98,7 +98,7 @@ class VacuumBeside:
             self._error = error
 
     def _sample(self) -> None:
-        # COPY isn't timed, so who watches is no load
+        # the server doesn't time COPY, so this session is no load
         copy = SQL("COPY ({}) TO STDOUT").format(SQL(QUERY).format(Literal(self._table)))
         while not self._done.wait(self._interval):
             with self._watcher.cursor().copy(copy) as rows:

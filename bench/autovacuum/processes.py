@@ -15,8 +15,8 @@ _PARALLEL_TITLE = re.compile(r"postgres: .*parallel worker for PID (\d+)")
 class AutovacuumTime:
     """Processor seconds of a server's autovacuum workers, and of their parallel workers, while the block runs.
 
-    They come and go, so all of the server's processes are looked at ten times a second: of each the last moments are missing,
-    the half of LOOK_SECONDS in the mean. A process is known by its title.
+    They come and go, so we look at all of the server's processes ten times a second. The last moments of each process are missing, on
+    average half of LOOK_SECONDS. A process is known by its title.
     """
 
     def __init__(self, postmaster: int):

@@ -339,7 +339,7 @@ class FaultTest:
         return failure.sqlstate is None or failure.sqlstate.startswith("57P") or failure.diag.severity_nonlocalized == "PANIC"
 
     def _prove(self) -> None:
-        """All is as the ledger says and sound; nothing is left of the VACUUM, and the next one does the whole work."""
+        """Check that the tables are sound and as the ledger says, and that nothing is left of the VACUUM. The next one does the whole work."""
         wait_for_restart(self.cluster)
         crashed = RECOVERED in self.cluster.log[self.log_position :]
         with self.cluster.connect(self.database) as conn:

@@ -65,7 +65,7 @@ def wait_for_restart(cluster: Cluster) -> None:
     """Wait until a server that may be restarting itself takes connections; start it if it is down."""
 
     def up() -> bool:
-        if not cluster.running:  # or no more: recovery, too, ends where the disk still fails
+        if not cluster.running:  # recovery ends, too, while the disk still fails
             cluster.start()
         try:
             cluster.connect().close()

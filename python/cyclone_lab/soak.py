@@ -222,7 +222,7 @@ class Soak:
         return not self.autovacuums[1].missing()
 
     def _is_clean(self, conn: psycopg.Connection) -> bool:
-        """Tell whether VACUUM leaves no dead rows, which those whom the standby's snapshots may need are."""
+        """Tell whether VACUUM leaves no dead rows. Rows that the standby's snapshots may need count as dead."""
         vacuum_all(conn, self.workload)
         tables = [heap for table in self.workload.tables for heap in checks.heaps(conn, table.name)]
         return all(conn.execute("SELECT dead_tuple_count FROM pgstattuple(%s)", (heap,)).fetchone() == (0,) for heap in tables)

@@ -66,7 +66,7 @@ def child(name: str, on_delete: str) -> Table:
 # TWIN stands for one of the two. These are true in every snapshot.
 CONTENT = "SELECT count(*), sum(hashtextextended(t::text, 0)) FROM TWIN t"
 CHILDREN = "SELECT count(*), sum(hashtextextended(t::text, 0)) FROM TWIN_child t"
-# By which all rows are found, or some, through an index of each kind if there is no other way
+# Conditions, and whether all rows meet them. With other scans switched off, an index of each kind is scanned for one.
 PATHS = (
     ("id > -2000000000", True), ("u > -2000000000", True), ("k > -2000000000", True), ("tags @> '{}'", True), ("n > 500", False),
     ("seed = 7", False), ("seed = ANY ('{1,2,3,4,5}')", False), ("tags @> '{3}'", False), ("parent < 20", False), ("parent IS NULL", False),

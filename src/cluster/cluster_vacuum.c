@@ -116,7 +116,7 @@ cluster_vacuum(List *rels, List *options, const VacuumOptions *read)
 						list_length(vacuum.failed), list_length(vacuum.nodes)),
 				 errdetail_internal("%s", vacuum.failures.data),
 				 errhint("The other nodes have finished. VACUUM the table again when the cause is gone.")));
-	/* what was current has gone with the transaction that was open */
+	/* the context that was current has gone with its transaction */
 	MemoryContextSwitchTo(CurTransactionContext);
 	MemoryContextDelete(context);
 }

@@ -204,10 +204,10 @@ in_ms(int ms)
 
 /*
  * node_rows
- *		Read a view of this server, with the rights of the user; an error if that isn't
- *		done at that time.
+ *		Read a view of this server, with the rights of the user.  Raises an error if that
+ *		takes longer than until then.
  *
- * The statement's timeout is set to that time meanwhile, unless it comes earlier.  It is
+ * Meanwhile the statement's timeout comes at that time, if it doesn't come earlier.  It is
  * set back after an error, too, as the caller may catch that.
  */
 static char *

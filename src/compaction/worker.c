@@ -720,7 +720,7 @@ measure(const Table *table, TimestampTz start, const WalUsage *before, RunResult
 	LWLockRelease(compaction_shared->lock);
 }
 
-/* size_of -- total size, or -1 if the table is gone, or locked, as it isn't waited for; outside of any transaction. */
+/* size_of -- the total size; -1 if the table is gone or somebody has locked it.  Outside of any transaction. */
 static int64
 size_of(Oid relid)
 {

@@ -108,8 +108,9 @@ dead_tids_shared_size(bool is_shared, BlockNumber nblocks, Size limit, int nmemb
  *		Make an empty store in dead_tids_shared_size bytes of memory, which is in a
  *		DSM segment if is_shared.
  *
- * If it isn't, memory for items is taken from the current context, and more from
- * that in which the leader attaches; else more is in other DSM segments.
+ * If it is, more memory is in DSM segments of its own.  If it isn't, the first memory for
+ * items is taken from the current context.  More of it is taken from the context in which
+ * the leader attaches.
  */
 void
 dead_tids_init(DeadTidsShared *shared, bool is_shared,
@@ -230,7 +231,7 @@ dead_tids_grow(DeadTids *store, char **failure)
 	Assert(store->nextents == shared->nextents && store->round == shared->round);
 	Assert(store->current.reserved == 0 && store->spare.reserved == 0);
 
-	/* if there isn't that much, there may be less */
+	/* if the system doesn't have that much, it may have less */
 	for (Size size = next_extent(shared); size >= least; size = size / 2 / least * least)
 	{
 		if (add_extent(store, size, failure))

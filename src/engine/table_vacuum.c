@@ -255,7 +255,7 @@ plan_vacuum(VacuumJob *job)
 
 	/* in this order: the failsafe is shown, too */
 	compat_report_vacuum_start(params->is_wraparound, plan->aggressive);
-	/* If things are that bad, all that the team will do is to scan the heap. */
+	/* In the failsafe the team will only scan the heap. */
 	failsafe_check(vacuum);
 }
 
@@ -512,7 +512,7 @@ clean_up_indexes(VacuumJob *job)
 	if (vacuum->nindexes == 0 || !job->do_index_cleanup || VacuumFailsafeActive)
 		return;
 
-	/* for the AMs, all that there is in the heap counts */
+	/* access methods want the number of all rows in the heap */
 	run_index_round(job, true, job->result.new_rel_tuples, estimated);
 	job->result.cleanup_is_shared = index_is_shared_work(vacuum);
 	index_finish_round(vacuum, true);

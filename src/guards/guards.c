@@ -451,7 +451,7 @@ guards_drop_stream(void)
 bool
 guards_cut_stream(void)
 {
-	/* in another stream's loop there is no use */
+	/* of no use while a loop around this one has pages pinned, too */
 	if (likely(!guards_hold_is_due()) || guarded.pins > 1)
 		return false;
 	guarded.stream_is_cut = true;

@@ -106,8 +106,8 @@ guards_look_at_standbys(uint64 now)
 	PG_END_TRY();
 
 	/*
-	 * Not before, as this process may be terminated here, and no other would
-	 * look any more.
+	 * Only now, as this process may be terminated here: while it is looking,
+	 * no other process looks.
 	 */
 	if (given_up != 0)
 		ereport(LOG,

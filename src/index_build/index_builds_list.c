@@ -32,8 +32,8 @@ static void list_groups(TeamShared *shared, const IndexBuilds *builds, List *num
 
 /*
  * builds_sample
- *		For each index of the first step, how it could be divided at most: with a
- *		sample, if it is to be.
+ *		Find into how many parts each index of the first step can be divided at most, and
+ *		take a sample of those that are to be divided.
  */
 Division *
 builds_sample(IndexBuilds *builds)

@@ -163,8 +163,10 @@ open_table(MoveBatch *batch)
 
 /*
  * lists_are_in_the_way
- *		Are pending lists to be emptied before this batch?  Not twice, as others may
- *		be at it, or fill them faster than we come to the batch.
+ *		Are pending lists to be emptied before this batch?
+ *
+ * That is done once, as others may be at it, or fill the lists faster than we come to the
+ * batch.
  */
 static bool
 lists_are_in_the_way(MoveBatch *batch)
@@ -445,7 +447,7 @@ move_batch_assign_xid(MoveBatch *batch)
 {
 	if (TransactionIdIsValid(batch->xid))
 		return;
-	/* nothing may be changed that could be missed by a search */
+	/* or a search of a change could miss what is changed here */
 	Assert(subscription_is_kept_away());
 	batch->xid = GetCurrentTransactionId();
 }

@@ -215,8 +215,8 @@ value_move_some(Inplace *job, Inplace *toast)
 	table_close(move->toast_rel, NoLock);
 
 	/*
-	 * if there is no room, what has been undone takes it until the next
-	 * VACUUM
+	 * a batch that was undone keeps its room until the next VACUUM, so others
+	 * find none
 	 */
 	return move_batch_end(&move->batch) ? !move->is_full : more;
 }

@@ -100,7 +100,7 @@ pace_in_server_code(void)
 		return;
 	}
 	have_server_sleep((double) (until - now) / NS_PER_MS);
-	/* what it sleeps in there isn't awake */
+	/* the time that it sleeps in there isn't time awake */
 	my_pace.awake_since = until;
 	pg_atomic_fetch_add_u64(&my_pace.shared->cost.slept, until - now);
 }

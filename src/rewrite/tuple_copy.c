@@ -254,7 +254,7 @@ tuple_copy_prepare_header(TableRewrite *rewrite, RewriteHeap heap, HeapTupleHead
 			return;
 		}
 	}
-	/* to heap_freeze_tuple that is damage */
+	/* heap_freeze_tuple would take that for damage */
 	if (unlikely(has_stale_lock(copied, copy->relfrozenxid, copy->oldest_xmin)))
 	{
 		stale_lock_forget(copied);

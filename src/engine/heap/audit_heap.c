@@ -185,8 +185,8 @@ audit_pruned(TableVacuum *vacuum, Buffer buffer, const PruneResult *result)
 
 /*
  * audit_unchanged
- *		Of a page that is only looked at, as others have it pinned: are these its dead items,
- *		and does the engine know of its oldest IDs?  Need it not be changed?
+ *		The engine has only looked at a page, as others have it pinned.  Are these its dead
+ *		items?  Does the engine know of its oldest IDs?  Need the page not be changed?
  *
  * Any lock on the page will do.
  */

@@ -50,10 +50,10 @@
 #define PIN_RETRIES			7
 
 /*
- * For how many ms a process waits for pinned pages of one table, and how many pages
- * that it has scanned allow for a millisecond more.  Sessions may stand still on many
- * pages.  And we would follow a scan that is slower than we are page by page: then
- * it is better to overtake.
+ * A process waits for pinned pages of one table for this many ms, and for a millisecond
+ * more for this many pages that it has scanned.  Without a bound, sessions that stand still
+ * on many pages would stop it, and it would follow a slower scan page by page, which it
+ * can overtake.
  */
 #define PIN_WAIT_MS			DEBUG_LIMIT(max_pin_ms, 1000)
 #define PAGES_PER_WAIT_MS	1024
@@ -679,8 +679,8 @@ heap_page_all_visible(TableVacuum *vacuum, Buffer buffer, int ndead_freed,
  *		Is this tuple live to all who see its inserting transaction, which is
  *		known to have committed?
  *
- * Only a commit that is hinted counts, as only that is known to standbys.  If
- * it is, and no deletion is, there is nothing to ask the server.
+ * Only a commit that is hinted counts, as standbys know of no other.  If the commit is
+ * hinted, and there is no deletion, we need not ask the server.
  */
 static inline bool
 is_live(TableVacuum *vacuum, Buffer buffer, OffsetNumber off, ItemId itemid,

@@ -565,7 +565,7 @@ is_cut_in_long_run(HeapScan *scan, BlockNumber end)
 	if (end >= shared->rel_pages)
 		return false;
 
-	/* most often it ends there at once */
+	/* most often the first block must be scanned */
 	for (BlockNumber blkno = end; judge_block(scan, blkno, &flags) != MUST_SCAN; blkno++)
 		if (++length >= SKIP_RUN_BLOCKS)
 			break;
