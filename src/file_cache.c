@@ -305,6 +305,7 @@ file_cache_before_read(FileCache *cache, Relation rel, FileCacheMap *map, BlockN
 #ifdef SYSTEM_CAN
 	BlockNumber start = blkno - blkno % STRIPE_BLOCKS;
 
+	Assert(BlockNumberIsValid(blkno));
 	if (cache == NULL || cache->error != 0 || VacuumFailsafeActive)
 		return;
 	if (!cache->has_stripe || !is_stripe(&cache->stripe, rel->rd_locator, start))

@@ -27,6 +27,7 @@ relation_blocks(Relation rel)
 {
 	SMgrRelation smgr = RelationGetSmgr(rel);
 
+	Assert(RELKIND_HAS_STORAGE(rel->rd_rel->relkind));
 	/* a file that is open isn't looked for again */
 	if (smgr->md_num_open_segs[MAIN_FORKNUM] == 0 && !smgrexists(smgr, MAIN_FORKNUM))
 		return 0;

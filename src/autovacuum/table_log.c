@@ -233,6 +233,7 @@ table_log_audit_has_failed(const TableKey *key)
 	TableEntry *entry;
 	bool		has_failed;
 
+	Assert(OidIsValid(key->relid));
 	if (pg_atomic_read_u32(&all->audits_failed) == 0)
 		return false;
 	LWLockAcquire(lock, LW_SHARED);

@@ -288,6 +288,7 @@ vacuum_options_make_ring(const VacuumOptions *options)
 
 	if (size_kb == -1)
 		size_kb = VacuumBufferUsageLimit;
+	Assert(size_kb >= 0);
 
 	return GetAccessStrategyWithSize(BAS_VACUUM, size_kb);
 }

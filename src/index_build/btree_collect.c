@@ -145,6 +145,7 @@ void
 btree_collection_begin(BtreeCollection *collection, Size size, BlockNumber nblocks, int nparts,
 					   int nindexes)
 {
+	Assert(size > 0 && nparts > 0 && nindexes > 0);
 	collection->size = size;
 	collection->nindexes = nindexes;
 	collection->nparts = nparts;

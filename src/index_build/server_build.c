@@ -89,6 +89,7 @@ static void restore_progress(const ProgressReport *report);
 int
 server_build_workers(Oid heap_relid, Relation index)
 {
+	Assert(OidIsValid(heap_relid));
 	if (!index->rd_indam->amcanbuildparallel)
 		return 0;
 	return plan_create_index_workers(heap_relid, RelationGetRelid(index));

@@ -104,6 +104,7 @@ index_copy_create(IndexCopy *copy, Relation rel, Oid index)
 void
 index_copy_build(const IndexCopy *copy)
 {
+	Assert(OidIsValid(copy->table) && OidIsValid(copy->copy));
 	index_concurrently_build(copy->table, copy->copy);
 	CommandCounterIncrement();
 	make_plain(copy->copy);
@@ -131,6 +132,7 @@ index_copy_end_snapshots_on_standbys(const IndexCopy *copy, TransactionId unseen
 	xl_btree_reuse_page record = {0};
 	Relation	index = index_open(copy->copy, AccessShareLock);
 
+	Assert(TransactionIdIsNormal(unseen_xid));
 	if (RelationNeedsWAL(index) && XLogStandbyInfoActive())
 	{
 		FullTransactionId next = ReadNextFullTransactionId();

@@ -90,6 +90,7 @@ inplace_report_step(InplaceResult *result, InplaceStep step, instr_time start)
 {
 	instr_time	now;
 
+	Assert(step >= 0 && step < NUM_INPLACE_STEPS);
 	INSTR_TIME_SET_CURRENT(now);
 	INSTR_TIME_SUBTRACT(now, start);
 	result->step_seconds[step] += INSTR_TIME_GET_DOUBLE(now);

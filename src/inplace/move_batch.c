@@ -475,6 +475,7 @@ move_batch_new_version(MoveBatch *batch, HeapTuple old)
 void
 move_batch_count(MoveBatch *batch, int nrows)
 {
+	Assert(nrows >= 0);
 	batch->job->moved.rows += nrows;
 	if (pgstat_should_count_relation(batch->rel))
 		batch->rel->pgstat_info->counts.delta_dead_tuples += nrows;

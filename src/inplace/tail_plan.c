@@ -218,6 +218,7 @@ tail_hide_block(Relation rel, BlockNumber blkno)
 void
 tail_hide(Inplace *job, Relation rel)
 {
+	Assert(job->tail_start <= job->npages);
 	forget_visibility(rel, job->tail_start, job->npages);
 	for (BlockNumber blkno = job->tail_start; blkno < job->npages; blkno++)
 	{

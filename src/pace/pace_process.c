@@ -48,6 +48,7 @@ process_publish(const PaceSettings *settings, LatencyTarget *target)
 {
 	PaceShared *shared = my_pace.shared;
 
+	Assert(pace_is_leader() && (target != NULL) == settings_have_target(settings));
 	SpinLockAcquire(&shared->mutex);
 	shared->settings = *settings;
 	shared->target = target;

@@ -77,6 +77,7 @@ view_begin_row(PaceShared *shared)
 {
 	PaceSlot   *slot = &slots[MyProcNumber];
 
+	Assert(shared->leader == MyProcNumber);
 	view_show(shared, 0, 0, 0);
 	SpinLockAcquire(&slot->mutex);
 	slot->row.user_id = GetSessionUserId();

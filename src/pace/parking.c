@@ -159,6 +159,7 @@ parking_take_place(Parking *parking, bool at_any_rate)
 	pg_atomic_uint32 *place = &parked_for[MyProcNumber];
 	uint32		taken;
 
+	Assert(parking->leader != MyProcNumber);
 	if (has_place)
 		return true;
 

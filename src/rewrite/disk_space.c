@@ -74,6 +74,7 @@ disk_space_check(Relation rel, const char *command)
 				sort_bytes = 0;
 	int			nsorts = 0;
 
+	Assert(command != NULL);
 	if (cyclone_check_disk_space == DISK_SPACE_OFF)
 		return;
 

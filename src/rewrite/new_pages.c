@@ -220,6 +220,7 @@ new_pages_hand_over(NewPages *pages, Page leftover)
 {
 	bool		has_leftover = pages->page != NULL;
 
+	Assert(leftover != NULL);
 	if (has_leftover)
 		memcpy(leftover, pages->page, BLCKSZ);
 	pages->page = NULL;

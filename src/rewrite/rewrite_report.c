@@ -92,6 +92,7 @@ rewrite_report_index(void *arg, Oid relid, double seconds)
 {
 	RewriteResult *result = arg;
 
+	Assert(OidIsValid(relid) && seconds >= 0);
 	for (int i = SIZE_INDEXES; i < result->nsizes; i++)
 		if (result->sizes[i].relid == relid)
 			result->sizes[i].build_seconds = seconds;

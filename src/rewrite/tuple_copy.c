@@ -234,6 +234,7 @@ tuple_copy_prepare_header(TableRewrite *rewrite, RewriteHeap heap, HeapTupleHead
 	TransactionId xmin = HeapTupleHeaderGetRawXmin(original);
 	TransactionId xmax = HeapTupleHeaderGetRawXmax(original);
 
+	Assert(copied != original);
 	copied->t_choice.t_heap = original->t_choice.t_heap;
 	copied->t_infomask &= ~HEAP_XACT_MASK;
 	copied->t_infomask |= infomask & HEAP_XACT_MASK;

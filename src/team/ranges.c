@@ -57,6 +57,7 @@ ranges_claim(Ranges *ranges, uint64 *start, uint64 *end)
 		if (!ranges_look(ranges, &offer))
 			return false;
 	} while (!ranges_take(ranges, &offer, false));
+	Assert(offer.start < offer.end);
 
 	*start = offer.start;
 	*end = offer.end;

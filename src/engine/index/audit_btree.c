@@ -56,6 +56,7 @@ audit_new_btree(Relation index, Relation table, const char *command)
 	BtreeAudit *audit;
 	int64		naudited = 0;
 
+	Assert(command != NULL && index->rd_index->indrelid == RelationGetRelid(table));
 	if (index->rd_rel->relam != BTREE_AM_OID || cyclone_audit <= 0)
 		return 0;
 	audit_prepare();
