@@ -71,7 +71,7 @@ class Run:
     lock_wait_ms: float = 0
 
     def worst(self) -> float:
-        """How many times what the rows need the tables are at most, at the end of a night."""
+        """Return the largest ratio of the tables' size to what their rows need, at the end of a night."""
         ends = self.needs[2::2]  # before are the first morning, and an evening
         return max(min(self.sizes, key=lambda sample: abs(sample[0] - day))[1] / need for day, need in ends)
 

@@ -4,10 +4,10 @@
  *	  Waiting for other transactions without standing in a lock's queue.
  *
  * The server's REINDEX CONCURRENTLY waits for others by queueing for the lock that
- * each transaction has on itself, while it holds its own lock on the table.  If one
- * of these then wants a lock on the table that ours forbids, say for ANALYZE after
- * an INSERT, that is a deadlock, and one of the two sessions fails.  VACUUM must
- * never make another session fail.
+ * each transaction has on itself, while it holds its own lock on the table.  One of
+ * these may then want a lock on the table that ours forbids: ANALYZE after an INSERT.
+ * That is a deadlock, and one of the two sessions fails.  VACUUM must never make another
+ * session fail.
  *
  * So these functions look again and again whether the transactions have ended.  There
  * is no deadlock, as we never wait in a queue.  But one of the transactions may wait for

@@ -210,12 +210,12 @@ version_name(int version)
 
 /*
  * compare_control_file
- *		List what differs in the cluster, which has noted by what sizes and formats the
- *		server reads and writes it.
+ *		List what differs in the cluster: its control file has the sizes and formats by
+ *		which the server reads and writes it.
  *
- * Catalogs are those that our structs are made for: minor versions don't change them,
- * but those before the first one do, and have its number.  The server compares some of
- * the sizes with those of a library, and not those that matter most to us.
+ * The catalogs' version must be the one that our structs are made for.  Minor versions don't
+ * change it, but betas do, which have the number of the first release.  The server compares
+ * some sizes with those of a library, and not those that matter most to us.
  */
 static void
 compare_control_file(StringInfo misfits)

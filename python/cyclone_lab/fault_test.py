@@ -230,7 +230,7 @@ class FaultTest:
             conn.execute("SELECT pg_reload_conf()")
             with disk as seen:
                 while not conn.closed and time.monotonic() < deadline:
-                    # to read the catalogs a session may have to write what the disk doesn't take
+                    # a session that reads the catalogs may have to write pages, which the disk doesn't take
                     with suppress(psycopg.OperationalError):
                         if enough(autovacuum.view(conn)):
                             break

@@ -158,7 +158,7 @@ guards_begin_command(void (*while_held) (void))
 	set_limits(cyclone_max_wal_rate, cyclone_max_replica_lag, cyclone_lag_of,
 			   cyclone_delayed_standbys, cyclone_min_free_disk);
 	guarded.while_held = while_held;
-	/* or no process would, while VACUUMs of small tables follow each other */
+	/* here, too, as VACUUMs of small tables may all end before they look */
 	guards_look_at_standbys(now_ns());
 }
 

@@ -17,10 +17,10 @@
  * After that, and after a crash, each VACUUM of the table that meets a copy which others
  * maintain starts a worker, and the next FULL INPLACE drops each copy.
  *
- * Whose a copy is shows a lock on it as an object, which nobody waits for: the session that
- * makes it has that lock, and then the worker.  So no worker takes a copy from a session
- * that lives, nor do two workers wait for the same.  FULL INPLACE, or DROP INDEX, may drop
- * the copy meanwhile: the worker looks for it each time, under a lock on the table.
+ * A lock on the copy as an object shows who sees to it.  First the session that makes it has
+ * that lock, then the worker, and nobody waits for it.  So no worker takes a copy from a
+ * session that lives, nor do two workers wait for the same.  FULL INPLACE, or DROP INDEX,
+ * may drop the copy meanwhile: the worker looks for it each time, under a lock on the table.
  *
  * Portions Copyright (c) 2026, the pg_cyclone developers
  *

@@ -840,7 +840,7 @@ warn(const Shrink *shrink, const OthersFound *others)
 		transaction_begin(false);
 	name = get_rel_name(shrink->index);
 	if (name == NULL)
-		 /* dropped while the table wasn't locked by us: nothing stays bloated */ ;
+		 /* somebody dropped it while we had no lock on the table */ ;
 	else if (others->end == OTHERS_GONE)
 		ereport(WARNING,
 				(errcode(ERRCODE_OBJECT_IN_USE),

@@ -9,7 +9,7 @@ from cyclone_lab import checks, gin
 from cyclone_lab.background import Parked
 
 ROWS = 12000
-# So many that the posting trees of a few keys have several leaves
+# With this number the posting trees of a few keys have several leaves.
 MANY_ROWS = 60000
 # Any posting tree of two leaves is shared out.
 SHARED_OUT = {"min_parallel_index_scan_size": 0, "min_parallel_table_scan_size": 0, "cyclone.debug_max_tree_pages": 2}
