@@ -45,6 +45,11 @@ extern int	cyclone_debug_workers;
 extern char *cyclone_debug_fault;
 extern char *cyclone_debug_point;
 
+/*
+ * debug_point_init defines the settings, while the library is preloaded.  The others are for
+ * the macros below.  At a point there may be an error, or a wait that serves interrupts;
+ * a fault that is due is only counted.
+ */
 extern void debug_point_init(void);
 extern void debug_point_reached(const char *name);
 extern bool debug_fault_is_due(const char *name);

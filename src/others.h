@@ -47,7 +47,7 @@ extern Others *others_with_snapshot(TransactionId limit_xmin);
 /*
  * others_look, others_for_longer_than and others_nap are called in a transaction,
  * others_wait outside of any.  They serve interrupts, so they may raise errors, but none
- * waits in a lock's queue.  others_describe returns palloc'd memory.
+ * waits in a lock's queue.
  */
 extern OthersFound others_look(Others *others);
 extern OthersFound others_wait(Others *others, int ms);
@@ -60,6 +60,7 @@ extern void others_nap(int ms);
  */
 extern bool others_lock_soon(Oid relid, LOCKMODE mode);
 
+/* Who they are, for a message, palloc'd. */
 extern char *others_describe(const OthersFound *found);
 
 #endif							/* CYCLONE_OTHERS_H */

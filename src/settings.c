@@ -78,13 +78,7 @@ static void assign_min_free_disk(const char *newval, void *extra);
 static bool check_lag_of(char **newval, void **extra, GucSource source);
 static bool check_delayed_standbys(char **newval, void **extra, GucSource source);
 
-/*
- * settings_init
- *		Defines the parameters and reserves the prefix.
- *
- * To be called once, when the library is loaded, after all other parameters
- * with our prefix have been defined.
- */
+/* settings_init -- see settings.h. */
 void
 settings_init(void)
 {
@@ -338,11 +332,7 @@ define_page_cache_setting(void)
 							 NULL, NULL, NULL);
 }
 
-/*
- * settings_parse_min_free_disk
- *		Read a value of cyclone.min_free_disk: a size in bytes, or a share as a number
- *		below 0.  False if it is invalid.
- */
+/* settings_parse_min_free_disk -- read a value of cyclone.min_free_disk; false if it is invalid. */
 bool
 settings_parse_min_free_disk(const char *value, double *result)
 {

@@ -71,10 +71,7 @@ static void note_message(ErrorData *edata);
 static void append_text(char *text, Size size, const char *what, const char *separator);
 static void fail_at_exit(int code, Datum arg);
 
-/*
- * history_init
- *		Watch for warnings.  Call while the library is preloaded.
- */
+/* history_init -- see history.h. */
 void
 history_init(void)
 {

@@ -47,6 +47,10 @@ typedef struct HistoryFigures
 	int64		audited_pages;	/* of the table and its indexes */
 } HistoryFigures;
 
+/*
+ * history_init has warnings watched, and is called while the library is preloaded.  Any
+ * process may ask whether there is a history at all.
+ */
 extern void history_init(void);
 extern bool history_is_kept(void);
 
