@@ -116,7 +116,7 @@ void
 new_blocks_write(Relation rel, BlockNumber *blknos, Page *images, int n)
 {
 	SMgrRelation smgr = RelationGetSmgr(rel);
-	int			piece;
+	int			run;
 
 	/* nobody else knows of the file, so its pages need no lock */
 	Assert(n > 0);
@@ -144,18 +144,18 @@ new_blocks_write(Relation rel, BlockNumber *blknos, Page *images, int n)
 		PageSetChecksum(images[i], blknos[i]);
 
 	/* no write may cross the border between two segments of the file */
-	for (int done = 0; done < n; done += piece)
+	for (int done = 0; done < n; done += run)
 	{
 		BlockNumber start = blknos[done];
 
-		piece = 1;
-		while (done + piece < n && piece < PG_IOV_MAX &&
-			   blknos[done + piece] == start + piece &&
-			   (start + piece) % RELSEG_SIZE != 0)
-			piece++;
-		smgrwritev(smgr, MAIN_FORKNUM, start, (const void **) &images[done], piece, true);
+		run = 1;
+		while (done + run < n && run < PG_IOV_MAX &&
+			   blknos[done + run] == start + run &&
+			   (start + run) % RELSEG_SIZE != 0)
+			run++;
+		smgrwritev(smgr, MAIN_FORKNUM, start, (const void **) &images[done], run, true);
 		if (backend_flush_after > 0 && (io_direct_flags & IO_DIRECT_DATA) == 0)
-			smgrwriteback(smgr, MAIN_FORKNUM, start, piece);
+			smgrwriteback(smgr, MAIN_FORKNUM, start, run);
 	}
 
 	pace_pages_written(n);
