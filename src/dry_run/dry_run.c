@@ -174,8 +174,8 @@ run_targets(List *targets, const VacuumParams *params, ReturnSetInfo *result)
 
 /*
  * run_one
- *		Rehearse the VACUUM of a relation, unless it is gone, locked, not of a kind that
- *		VACUUM takes, or the user may not VACUUM it.  Returns its TOAST table, if it has one.
+ *		Rehearse the VACUUM of a relation, and return its TOAST table, if it has one.
+ *		Leaves out a relation that is gone or locked, or that VACUUM would leave out.
  *
  * Without a target it is a TOAST table, for which the privileges on its table suffice.
  * Privileges are checked before the lock is asked for, so that no user without them stands

@@ -32,8 +32,8 @@
  * for as long as it takes to copy a page.  Nothing is audited in a critical section:
  * plans are before it begins, results when it has ended and is logged.
  *
- * Failure.  The page's lock is released, a report goes to a file, and
- * an error ends the VACUUM, a worker's by way of the leader, as any other does.
+ * Failure.  The page's lock is released, and a report goes to a file.  An error ends the
+ * VACUUM; that of a worker is raised again by the leader, as any other.
  * An audit comes before the second pass, so no item is unused, and nothing is lost
  * whatever else is wrong.  The error is marked (AUDIT_MARK), as only this mark leaves
  * the table to the server (table_log.c).  If the page is damaged, that is reported

@@ -26,8 +26,8 @@ extern bool lock_queue_may_help(Oid relid);
 
 /*
  * Wait in the queue for that moment; return whether we have the AccessExclusiveLock.
- * If a lock on the table is held meanwhile, a session that has it locked, too, and
- * now wants one that ours forbids, may get a deadlock's error.
+ * Best without a lock on the table: while the caller has one, a session that has it locked,
+ * too, and now wants one that the caller's forbids, may get a deadlock's error.
  */
 extern bool lock_queue_for_a_moment(Oid relid);
 

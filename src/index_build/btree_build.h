@@ -46,10 +46,11 @@ typedef struct BtreePart
 
 /*
  * The leader calls btree_sample for an index of a heap that no process changes, to divide
- * it into at most nparts parts; NULL if there are too few rows.  In shared memory of
- * btree_build_size, it calls btree_build_begin before any process builds a part, when the
- * index has an empty file, once more if it is to be divided otherwise, and btree_build_end
- * when all parts are ready.  A single part needs no sample.
+ * it into at most nparts parts; NULL if there are too few rows.  A single part needs no
+ * sample.  When the index has an empty file, and before any process builds a part, the
+ * leader calls btree_build_begin, for shared memory of btree_build_size.  It does so once
+ * more if the index is to be divided otherwise.  When all parts are ready it calls
+ * btree_build_end.
  *
  * btree_build_parts builds parts of different indexes, with one pass over the table and at
  * most maintenance_work_mem, and counts in ndone the indexes that are ready by it.  If
@@ -68,12 +69,12 @@ extern void btree_build_end(BtreeBuild *build, SharedFileSet *files,
 							Relation heap, Relation index);
 
 /*
- * Collecting entries beforehand, with one pass over the table that all processes share, for
- * indexes that are divided into nparts parts, and whose entries are integers without
- * tuples, of entry_sizes bytes in all.  The leader gets a segment of
- * btree_collection_size, for a table of not more rows than that, calls
- * btree_collection_begin, and asks when all members are through with btree_collect_rows:
- * btree_collection_is_whole?  If not, no part has a collection.  parts has one part of each
+ * All processes collect entries beforehand, with one pass over the table that they share.
+ * This is for indexes that are divided into nparts parts, and whose entries are integers
+ * without tuples, of entry_sizes bytes in all.  The leader gets a segment of
+ * btree_collection_size, for a table of not more rows than that, and calls
+ * btree_collection_begin.  When all members are through with btree_collect_rows, it calls
+ * btree_collection_is_whole.  If that is false, no part has a collection.  parts has one part of each
  * index.  Those with a collection are built one at a time.  Each process may use
  * maintenance_work_mem less its share of the segment.
  */

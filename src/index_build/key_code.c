@@ -21,9 +21,9 @@
  * numbers have no posting lists, so in indexes with posting lists entries with equal
  * keys have the same image, too.
  *
- * If we don't know the comparison of all columns, or they don't fit, an entry has
- * only the first ones, or the first one as the server abbreviates it, which it does
- * where it trusts the collation.  A last word points at an index tuple, and the sort
+ * If we don't know the comparison of all columns, or they don't fit, an entry has only
+ * the first ones.  Or it has the first one as the server abbreviates it, where the server
+ * trusts the collation.  A last word points at an index tuple, and the sort
  * compares the tuples of equal integers.
  *
  * Portions Copyright (c) 2026, the pg_cyclone developers

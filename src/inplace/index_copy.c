@@ -4,8 +4,8 @@
  *	  A copy of an index, in the catalogs, that takes its place.
  *
  * The copy has the columns, operator classes, options, expressions and predicate of
- * the index, but it is no constraint, and not unique from the moment on at which
- * others maintain it.  So it forbids nothing: neither a duplicate that a deferred
+ * the index.  But it is no constraint, and it isn't unique any more when others begin to
+ * maintain it.  So it forbids nothing: neither a duplicate that a deferred
  * constraint allows for a while, nor a row that INSERT ... ON CONFLICT has found to
  * be free in its arbiter index.  The index itself goes on to enforce what
  * it enforces.  In the end the two swap their files, as VACUUM FULL does with tables.

@@ -21,8 +21,8 @@
  * No statement of others fails by it that would succeed beside a plain VACUUM.  The
  * copy enforces nothing (index_copy.c).  We wait in no lock's queue (others.c), but for
  * the moments in which truncation would, too (lock_queue.c), and then with nothing locked
- * that others may want.  If others don't end within cyclone.index_wait, or one of them
- * waits for us, the copy is dropped, and the index stays as it is, with a warning.  It
+ * that others may want.  If others don't end within cyclone.index_wait, or if one of them
+ * waits for us, the copy is dropped.  Then the index stays as it is, with a warning.  It
  * also stays as it is if disk space may not suffice, or if a transaction is older than
  * cyclone.index_wait when we begin.
  *

@@ -34,8 +34,8 @@ static bool wait_a_little(Oid relid, TransactionId last_xid, int ms);
 
 /*
  * old_versions_wait
- *		Wait until the versions that were moved away, the last by that transaction,
- *		if any, are dead to all, but not long.
+ *		Wait until the versions that were moved away are dead to all, but not long.  That
+ *		transaction, if any, moved the last ones.
  *
  * Called outside any transaction, but waits in one, as no error outside of any
  * would end the session's locks.

@@ -40,8 +40,8 @@ extern void page_check_items(Relation rel, Buffer buffer);
 extern bool page_check_row(Relation rel, Buffer buffer, OffsetNumber off);
 
 /*
- * Return how much space, as the free space map has it, a page must have to take a row
- * of this size, aligned, if reserve bytes are to remain free.
+ * Return how much space a page must have to take a row of this aligned size, if reserve
+ * bytes are to remain free.  Spaces are as the free space map has them.
  */
 extern Size page_space_needed(Size row, Size reserve);
 

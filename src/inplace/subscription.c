@@ -23,18 +23,17 @@
  * moved in its new place.  A look without that lock would not do: the subscription might
  * come, and a search begin, between the look and the commit.
  *
- * A session that drops any table needs that lock, too, for a moment, and
- * a batch may take long if it moves a large value, or makes entries in a GIN index.
- * So where the database has no subscription at all, pg_subscription is locked
+ * A session that drops any table needs that lock, too, for a moment.  A batch may take
+ * long, if it moves a large value or makes entries in a GIN index.  So where the database has no subscription at all, pg_subscription is locked
  * instead.  Only sessions that create or change a subscription need that lock.  CREATE
  * SUBSCRIPTION gives it back before it commits, so what it has put there must count at
  * once, committed or not.  Then there is none until our commit, and none on its way: a
  * session that creates one later comes to its tables after us.  All databases share that
  * catalog, so if a session in any of them has it locked, the other lock is taken.
  *
- * Nothing can be put above a table meanwhile, as ATTACH PARTITION locks all that it
- * attaches exclusively, down to the leaves, while the table is locked for our
- * session, and for those of our workers.  A link that is taken away counts
+ * Nothing can be put above a table meanwhile.  ATTACH PARTITION locks all that it attaches
+ * exclusively, down to the leaves, and the table is locked for our session and for those
+ * of our workers.  A link that is taken away counts
  * until it has gone for good: DETACH PARTITION CONCURRENTLY marks the link first, and
  * removes it when no transaction uses it any more; and without CONCURRENTLY, a worker that
  * searches has the parents locked.

@@ -33,9 +33,9 @@ typedef struct NewBlocksShared
 } NewBlocksShared;
 
 /*
- * The leader calls new_blocks_init before any process begins, new_blocks_go_on_behind,
- * if the server has filled blocks, while no process takes any, and new_blocks_sync when
- * all pages are written.
+ * The leader calls new_blocks_init before any process begins, and new_blocks_sync when
+ * all pages are written.  If the server has filled blocks, the leader calls
+ * new_blocks_go_on_behind, while no process takes any.
  *
  * new_blocks_take extends the file by n blocks and returns the first one.  No other
  * lightweight lock is held.  new_blocks_write logs pages and writes them to such blocks,

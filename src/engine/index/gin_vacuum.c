@@ -662,8 +662,8 @@ right_leaf(LinkWalk *walk, Buffer buffer)
  *		The leaf where another walk begins isn't to the right of where this one did,
  *		as downlinks say.
  *
- * No leaf has been missed: the first walk begins with the leftmost leaf, and each
- * has come to where the next one begins, or, like this one, to the end of the chain.
+ * No leaf has been missed.  The first walk begins with the leftmost leaf.  Each walk has come
+ * to where the next one begins, but this one to the end of the chain.
  */
 static void
 log_missed_leaf(GinScan *scan, BlockNumber blkno)

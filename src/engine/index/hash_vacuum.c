@@ -46,8 +46,8 @@
  * populate it:
  *
  * - A bucket N with the mark is put off until all members are through with
- *	 their ranges (hash_visit_put_off).  Then, if it still has the mark, the
- *	 bucket P that it is populated from is visited first, which is a final
+ *	 their ranges (hash_visit_put_off).  If it still has the mark then, the
+ *	 bucket P that it is populated from is visited first.  That is a final
  *	 visit, as P isn't marked.  Tuples that come to N after that come from P and
  *	 are live; so the visit to N that follows is its last one.
  * - A bucket that isn't there yet is made by a split of a bucket P.  If it gets

@@ -47,9 +47,9 @@ static bool must_be_outside(Relation index, bool cleanup);
  *
  * Most of the cost of vacuuming a tiny table is to open files, and without dead
  * rows the table needs none of its indexes.  So for a small index of such a table the
- * catalog's size counts until the index is to be processed.  That is not far off, as a
- * heap becomes smaller, and gives line pointers to new index entries again, only by a
- * VACUUM, which corrects the catalog.
+ * catalog's size counts until the index is to be processed.  That size is not far off:
+ * only a VACUUM makes a heap smaller or its items free for new rows, and it corrects the
+ * catalog.
  */
 void
 index_measure(TableVacuum *vacuum, bool is_tiny)

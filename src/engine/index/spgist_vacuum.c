@@ -27,10 +27,10 @@
  * no snapshot still needs their transactions.  (The server's routine asks for nothing
  * else.)  An inner tuple is never deleted.  A chain keeps its head's place as long
  * as it has tuples, and when it has none that place holds a dead tuple.  So a
- * tuple that has moved since we began has a trail: the redirect that its first
- * move left, which leads to the place of a head or of an inner tuple, that place
- * when it has become a redirect, or the downlink, and so on to where the tuple is.
- * A trail only grows, at its end or by places in between, and nothing else takes one of
+ * tuple that has moved since we began has a trail.  It begins with the redirect that
+ * the tuple's first move left.  That leads to the place of a head or of an inner tuple.
+ * From there the redirect that this place has become leads on, or the downlink, and so
+ * on to where the tuple is.  A trail only grows, at its end or by places in between, and nothing else takes one of
  * its places, for the whole vacuum.
  *
  * Some young redirects were made before we began, by a transaction that still
@@ -43,8 +43,8 @@
  * tuples of dead TIDs and (2) makes the targets of all young redirects on the
  * page pending for the visitor.  If a pending place is on a leaf page, that page is
  * visited.  If it is on an inner page, the target of each downlink of the tuple
- * there, or of the young redirect that it has become, is made pending, under
- * one lock.  We call both to follow the redirect, or the inner tuple.  Each visitor
+ * there is made pending, under one lock; so is that of the young redirect that the
+ * tuple may have become.  We call both to follow the redirect, or the inner tuple.  Each visitor
  * does what is pending before it goes on to the next page (visit_pending), and
  * until then it follows each redirect and each inner tuple just once (scan->followed).
  * Claim: when all ranges are visited and nothing is pending, no tuple of a dead TID
