@@ -286,14 +286,17 @@ add_table(ClusterVacuum *vacuum, Oid relid, List *columns)
 static void
 run_rounds(ClusterVacuum *vacuum)
 {
-	for (int round = 0; round < MAX_ROUNDS; round++)
-	{
-		List	   *shards = new_shards(vacuum, round > 0);
+	List	   *shards = new_shards(vacuum, false);
 
-		if (shards == NIL)
-			return;
+	for (int round = 0; shards != NIL && round < MAX_ROUNDS; round++)
+	{
 		run_round(vacuum, shards);
+		shards = new_shards(vacuum, true);
 	}
+	if (shards == NIL)
+		return;
+	/* no node was asked about these */
+	vacuum->shards = list_truncate(vacuum->shards, list_length(vacuum->shards) - list_length(shards));
 	ereport(WARNING,
 			(errmsg("shards were moved again and again during VACUUM, and the last moves were not followed")));
 }

@@ -392,6 +392,33 @@ def test_function_for_schedulers(conn, said):
     assert said.commands() == {}
 
 
+@pytest.mark.parametrize("moves, is_told", [(4, False), (5, True)])
+def test_a_shard_that_moves_again_and_again(conn, said, moves, is_told):
+    """Four moves are followed, in five rounds. A warning tells of a fifth one."""
+    conn.execute(f"""
+        INSERT INTO pg_catalog.pg_dist_node SELECT i, 'host', 9700 + i FROM generate_series(3, 6) i;
+        CREATE FUNCTION pg_catalog.times_asked() RETURNS int LANGUAGE sql AS
+            $$ SELECT count(*)::int FROM pg_locks WHERE locktype = 'advisory' AND objid > 5000 AND pid = pg_backend_pid() $$;
+        ALTER FUNCTION pg_catalog.master_run_on_worker RENAME TO run_at_once;
+        CREATE FUNCTION pg_catalog.master_run_on_worker(names text[], ports int[], commands text[], parallel bool,
+            OUT success bool, OUT result text) RETURNS SETOF record LANGUAGE plpgsql AS $$
+        BEGIN
+            PERFORM pg_advisory_lock(5001 + times_asked());
+            RETURN QUERY SELECT r.success, r.result FROM pg_catalog.run_at_once(names, ports, commands, parallel) r;
+        END $$;
+        ALTER TABLE pg_catalog.pg_dist_placement RENAME TO placements;
+        CREATE VIEW pg_catalog.pg_dist_placement AS
+            SELECT shardid, shardstate,
+                   CASE WHEN shardid = 101 THEN 1 + least(pg_catalog.times_asked(), {moves}) ELSE groupid END AS groupid
+            FROM pg_catalog.placements
+        """)
+    conn.execute("VACUUM (LATENCY_TARGET 20, VERBOSE) t")
+    assert [line[13:17] for line in said if line.startswith("NOTICE: sent") and "t_101" in line] == ["9701", "9702", "9703", "9704", "9705"]
+    told = ["shards were moved again and again during VACUUM, and the last moves were not followed"]
+    assert said.warnings() == (told if is_told else [])
+    assert said[-1] == "INFO: vacuumed 7 of 7 shards on 5 nodes, from 1400 to 700 bytes"
+
+
 def test_function_sees_a_shard_that_moves(cluster, db, conn, said):
     """With any snapshot of its transaction."""
     conn.execute("""
