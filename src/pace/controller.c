@@ -111,11 +111,7 @@ controller_init(Controller *controller, double target_ms)
 	controller->since_rest = INFINITY;
 }
 
-/*
- * controller_resume
- *		Nothing was measured for a while: what was learned is still right, but the load
- *		may have changed.
- */
+/* controller_resume -- nothing was measured for a while, so the load may have changed; what was learned stays. */
 void
 controller_resume(Controller *controller)
 {

@@ -200,11 +200,7 @@ pace_reload_if_due(void)
 		pace_reload();
 }
 
-/*
- * pace_rebalance
- *		The leader, if it is an autovacuum worker, takes over its share of the cost
- *		limit, which depends on how many of them there are.
- */
+/* pace_rebalance -- an autovacuum worker takes over its share of the cost limit, which their number changes. */
 void
 pace_rebalance(void)
 {

@@ -242,11 +242,7 @@ cost_so_far(void)
 		(double) (usage->shared_blks_dirtied + pages_written) * settings->page_dirty;
 }
 
-/*
- * pace_pages_written
- *		This process has written pages past shared buffers, which costs as much as making
- *		them dirty.
- */
+/* pace_pages_written -- past shared buffers, by this process, which costs as much as making them dirty. */
 void
 pace_pages_written(int number)
 {

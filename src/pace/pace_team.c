@@ -109,11 +109,7 @@ pace_take_place(bool at_any_rate)
 	return parking_take_place(&my_pace.shared->parking, at_any_rate);
 }
 
-/*
- * pace_give_place
- *		Before this process takes its next piece of work: are there too many workers?  If
- *		so it has given up its place, and must end its part of the phase.
- */
+/* pace_give_place -- before its next piece of work; true: it has given up its place, and must end its part of the phase. */
 bool
 pace_give_place(void)
 {
