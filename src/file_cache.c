@@ -242,7 +242,7 @@ file_cache_is_wanted(Relation rel, BlockNumber nblocks, uint64 all_blocks)
 		return false;
 	if (cyclone_preserve_page_cache == PRESERVE_ON)
 		return true;
-	unused = unused_memory("");
+	unused = machine_unused_memory("");
 	return unused >= 0 && all_blocks > (uint64) unused / BLCKSZ;
 }
 

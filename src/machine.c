@@ -36,9 +36,9 @@ static int	whole_cores(double quota, double period);
 static bool read_file(const char *root, const char *folder, const char *group, const char *file,
 					  char *text);
 
-/* cores_for_process -- see machine.h. */
+/* machine_cores -- see machine.h. */
 int
-cores_for_process(const char *root)
+machine_cores(const char *root)
 {
 	char		text[MOST_TEXT];
 	char		groups[MOST_TEXT];
@@ -130,9 +130,9 @@ quota_of_version_1(const char *root, char *group)
 	return least;
 }
 
-/* unused_memory -- see machine.h. */
+/* machine_unused_memory -- see machine.h. */
 int64
-unused_memory(const char *root)
+machine_unused_memory(const char *root)
 {
 	char		text[MOST_TEXT];
 	char		groups[MOST_TEXT];

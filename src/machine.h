@@ -14,12 +14,12 @@
 #define CYCLONE_MACHINE_H
 
 /* Return on how many cores this process may run, at least 1; 0 if the system doesn't tell. */
-extern int	cores_for_process(const char *root);
+extern int	machine_cores(const char *root);
 
 /*
  * Return how many bytes of memory nobody uses, not even for the page cache, and this process
  * may have; -1 if the system doesn't tell.
  */
-extern int64 unused_memory(const char *root);
+extern int64 machine_unused_memory(const char *root);
 
 #endif							/* CYCLONE_MACHINE_H */

@@ -367,7 +367,7 @@ cores(void)
 
 	if (number == 0)
 	{
-		number = cores_for_process("");
+		number = machine_cores("");
 		if (number == 0)
 			number = ENOUGH_CORES;
 	}

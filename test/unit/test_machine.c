@@ -103,7 +103,7 @@ test_cores_are_those_that_a_container_has(void)
 		unit_case("system %d", i);
 		for (int k = 0; k < MOST_FILES && systems[i].files[k].name != NULL; k++)
 			write_file(&systems[i].files[k]);
-		CHECK_EQ(cores_for_process(root), systems[i].cores);
+		CHECK_EQ(machine_cores(root), systems[i].cores);
 		for (int k = 0; k < MOST_FILES && systems[i].files[k].name != NULL; k++)
 			remove_file(&systems[i].files[k]);
 	}
@@ -158,7 +158,7 @@ test_unused_memory_is_what_a_container_may_still_have(void)
 		unit_case("system %d", i);
 		for (int k = 0; k < MOST_FILES && systems[i].files[k].name != NULL; k++)
 			write_file(&systems[i].files[k]);
-		CHECK_EQ(unused_memory(root), systems[i].bytes);
+		CHECK_EQ(machine_unused_memory(root), systems[i].bytes);
 		for (int k = 0; k < MOST_FILES && systems[i].files[k].name != NULL; k++)
 			remove_file(&systems[i].files[k]);
 	}
@@ -197,14 +197,14 @@ test_cores_of_this_machine(void)
 	cpu_set_t	usable;
 
 	CHECK_EQ(sched_getaffinity(0, sizeof(usable), &usable), 0);
-	CHECK_BETWEEN(1, cores_for_process(""), CPU_COUNT(&usable));
+	CHECK_BETWEEN(1, machine_cores(""), CPU_COUNT(&usable));
 }
 
 /* test_unused_memory_of_this_machine -- it is known. */
 static void
 test_unused_memory_of_this_machine(void)
 {
-	CHECK(unused_memory("") >= 0);
+	CHECK(machine_unused_memory("") >= 0);
 }
 
 /* test_a_long_path -- it is no file. */
