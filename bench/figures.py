@@ -25,6 +25,12 @@ PHASES = {"heap scan": "#3b6fb6", "index vacuum": "#e08a3c", "heap vacuum": "#5a
 SHORT = {"case-": "one btree: the picture's five cases", "kind-": "another kind of index: GiST, SP-GiST, GIN, hash", "full-": "VACUUM FULL, with indexes"}
 MB = 1 << 20
 LINE = 118
+# Where the label of a point is, as curves go down to the right: at which end of the bar, by how many points beside that, and its sides
+LABELS = {
+    "below": ("low", (0, -9), {"ha": "right", "va": "top"}),
+    "above": ("high", (0, 4), {"ha": "left", "va": "bottom"}),
+    "beside": ("median", (8, 0), {"ha": "left", "va": "center"}),
+}
 NARROW = 5.6  # inches: a phone, 360 pixels wide, shows text of 10 points as 9 pixels
 
 
@@ -261,7 +267,7 @@ def draw_latency(saved: dict):
 
     figure, panels = pyplot.subplots(2, 1, figsize=(NARROW, 7.5), layout="constrained", sharex=True, sharey=True)
     curves = list(dict.fromkeys(point["curve"] for point in saved["points"]))
-    looks = {curve: look for curve, look in zip(curves, ((CORE, "o-", "low"), (OURS, "s-", "high"), ("#2e8b57", "D", "high")))}
+    looks = {curve: look for curve, look in zip(curves, ((CORE, "o-", "below"), (OURS, "s-", "above"), ("#2e8b57", "D", "beside")))}
     for panel, percent in zip(panels, ("95", "99")):
         for curve, (color, style, place) in looks.items():
             points = sorted((point for point in saved["points"] if point["curve"] == curve), key=lambda point: point["seconds"]["median"])
@@ -272,8 +278,9 @@ def draw_latency(saved: dict):
                 panel.errorbar(point["seconds"]["median"], middle, yerr=[[middle - spread["low"]], [spread["high"] - middle]], color=color,
                                capsize=3, linewidth=1)  # fmt: skip
                 name = re.sub(r"(\d+) a \d+ ms", r"\1", point["title"].split(", ", 1)[1].removeprefix("latency target "))
-                panel.annotate(name, (point["seconds"]["median"], spread[place]), (0, 5 if place == "high" else -13),
-                               textcoords="offset points", color=color, fontsize=10, ha="center", path_effects=HALO)  # fmt: skip
+                at, offset, sides = LABELS[place]
+                panel.annotate(name, (point["seconds"]["median"], spread[at]), offset, **sides,
+                               textcoords="offset points", color=color, fontsize=10, path_effects=HALO)  # fmt: skip
         panel.axhline(1, color="#909090", linewidth=1)
         panel.set_xscale("log", subs=(2, 5))
         panel.set_yscale("log", subs=(2, 5))
