@@ -98,9 +98,6 @@ def main() -> int:
     options = parser.parse_args()
     console = Console(width=None if sys.stdout.isatty() else 200)
     prefix = build.install(options.major)
-    circumstances = find_circumstances(prefix, CONFIG, options.base)
-    print_circumstances(console, circumstances)
-
     contenders = {"nothing": _nothing, **{form: partial(_vacuum, options=form) for form in FORMS}}
     if options.major >= 19:
         contenders[CONCURRENTLY] = _repack_concurrently
@@ -124,6 +121,8 @@ def main() -> int:
         contenders["pgcompacttable"] = lambda cluster: _pgcompacttable(cluster, options.pgcompacttable.resolve())
     else:
         console.print("pgcompacttable is left out: name the script by --pgcompacttable")
+    circumstances = find_circumstances(prefix, config, options.base)
+    print_circumstances(console, circumstances)
 
     runs: list[Run] = []
     with Cluster.create(prefix, config, base=options.base) as original:

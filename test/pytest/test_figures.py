@@ -94,7 +94,8 @@ def test_contenders_that_make_a_table_small(figures):
 
     runs = [run(name, seconds, wait) for seconds, wait in ((3, 0), (1, 9), (2, 1)) for name in ("nothing", "FULL INPLACE", "REPACK (CONCURRENTLY)")]
     lines = figures.online_lines({"rate": 4143.6, "runs": [*runs, *(run("pg_squeeze", 300, 0) for _ in range(3))]})
-    assert lines[0] == "Beside 4,144 transactions a second of pgbench; medians of 3 rounds, and the longest wait of all:"
+    assert lines[0] == ("A table of 20 MB and indexes of 2 MB, beside 4,144 transactions a second of pgbench; medians of 3 rounds,"
+                        " and the longest wait of all:")  # fmt: skip
     assert lines[4:] == [
         "| `VACUUM (FULL INPLACE)` | 2.0 s | 1.5 MB | 60 MB | 9 ms | 22 MB |",
         "| `REPACK (CONCURRENTLY)` | 2.0 s | 1.5 MB | 60 MB | 9 ms | 22 MB |",
@@ -111,17 +112,20 @@ def test_views_and_many_tables(figures):
 
 
 def test_a_table_larger_than_memory(figures):
-    looks = (("core", 0, "auto", 4.0), ("core", 1, "auto", 2.0), ("pg_cyclone", 1, "off", 1.6), ("pg_cyclone", 1, "auto", 1.0))
+    looks = (("core", 0, "auto", 4.0), ("core", 1, "auto", 2.0), ("pg_cyclone", 0, "auto", 1.8), ("pg_cyclone", 1, "off", 1.6), ("pg_cyclone", 1, "auto", 1.0))
     runs = [{"contender": {"engine": engine, "workers": workers, "page_cache": setting}, "round": number, "seconds": seconds * number}
             for engine, workers, setting, seconds in looks for number in (2, 1)]  # fmt: skip
     one = {"scenario": {"about": "eight indexes"}, "rows": 1_000_000, "heap_bytes": 1 << 30, "index_bytes": 5 << 30, "runs": runs}
     facts = {**CIRCUMSTANCES, "memory": "23.5 GB", "memory held": "16.4 GB, so that 3 GB were left for all else"}
-    lines = figures.large_lines(figures.keep_large({"circumstances": facts, "results": [one]}))
+    kept = figures.keep_large({"circumstances": facts, "results": [one]})
+    assert figures.large_short_lines(kept)[2:] == ["| a table larger than memory, on a disk | 3.0 s | 1.1 × | 2.0 × |"]
+    lines = figures.large_lines(kept)
     assert lines[0] == ("Eight indexes; 1,000,000 rows, 1,024 + 5,120 MB; memory 23.5 GB, held of it 16.4 GB, so that 3 GB were left for all else;"
                         " medians of 2 rounds:")  # fmt: skip
     assert lines[4:] == [
         "| PostgreSQL, `PARALLEL 0` | 6.0 | 0.50 × |",
         "| PostgreSQL, `PARALLEL 1` | 3.0 | 1.00 × |",
+        "| pg_cyclone, `PARALLEL 0` | 2.7 | 1.11 × |",
         "| pg_cyclone, `PARALLEL 1`, `cyclone.preserve_page_cache = off` | 2.4 | 1.25 × |",
         "| pg_cyclone, `PARALLEL 1` | 1.5 | 2.00 × |",
     ]
@@ -156,7 +160,7 @@ def test_what_waits_for_a_result_gives_way_to_it(figures, tmp_path, monkeypatch)
 
 def test_audits_in_one_process_are_compared_with_none(figures):
     saved = {"cases": [{"name": "no index", "none": 10.0, "least": 10.1, "most": 20.0}]}
-    assert figures.audit_lines(saved)[2:] == ["| no index | 10.0 ms | 1.0% | 20.0 ms | 1.0% |"]
+    assert figures.audit_lines(saved)[2:] == ["| no index | 10.0 ms | 1.0 % | 20.0 ms | 1.0 % |"]
 
 
 def test_harm_is_told_with_the_load(figures):
