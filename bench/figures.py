@@ -272,7 +272,7 @@ def draw_latency(saved: dict):
         for curve, (color, style, place) in looks.items():
             points = sorted((point for point in saved["points"] if point["curve"] == curve), key=lambda point: point["seconds"]["median"])
             panel.plot([point["seconds"]["median"] for point in points], [point["harm"][percent]["median"] for point in points], style,
-                       color=color, markersize=6, label=curve)  # fmt: skip
+                       color=color, markersize=6, label=curve.replace("budgets", "cost delay"))  # fmt: skip
             for point in points:
                 middle, spread = point["harm"][percent]["median"], point["harm"][percent]
                 panel.errorbar(point["seconds"]["median"], middle, yerr=[[middle - spread["low"]], [spread["high"] - middle]], color=color,
