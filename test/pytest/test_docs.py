@@ -174,6 +174,15 @@ def test_settings(conn):
         assert set(re.findall(r"`(\w+)`", values)) == set(choices) if kind == "enum" else True, name
 
 
+@pytest.mark.once
+def test_wait_events():
+    """docs/views.md has each wait event and lock that pg_stat_activity may show of pg_cyclone."""
+    source = "".join(path.read_text() for path in sorted((REPO / "src").rglob("*.[ch]")))
+    names = set(re.findall(r'"(Cyclone[A-Z]\w+)"', source)) | set(re.findall(r'#define \w*TRANCHE\s+"(.*?)"', source))
+    page = " ".join((REPO / "docs/views.md").read_text().split("## Wait events")[1].split())
+    assert len(names) > 15 and [name for name in sorted(names) if f"`{name}`" not in page] == []
+
+
 def messages_shown(page: str) -> list[str]:
     """Return what a page shows without having run it, each block as it stands."""
     return [block.text for block in blocks(REPO / "docs" / page) if block.kind == ""]
