@@ -57,9 +57,16 @@ _PG_init(void)
 		history_init();
 		latency_init();
 		leftovers_init();
-		disk_free_init();
-		file_cache_init();
-		heap_seam_init();
+		if (cyclone_system_calls)
+		{
+			disk_free_init();
+			file_cache_init();
+			heap_seam_init();
+		}
+		else
+			ereport(LOG,
+					(errmsg("VACUUM and autovacuum are PostgreSQL's own, as cyclone.system_calls is off"),
+					 errhint("VACUUM (FULL) is pg_cyclone's. It does not look at free disk space.")));
 		compaction_init();
 	}
 	utility_hook_init();

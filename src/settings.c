@@ -42,6 +42,7 @@ int			cyclone_max_wal_rate = 0;
 double		cyclone_min_free_disk = 0;
 int			cyclone_check_disk_space = DISK_SPACE_WARNING;
 int			cyclone_preserve_page_cache = PRESERVE_AUTO;
+bool		cyclone_system_calls = true;
 char	   *cyclone_tables = NULL;
 bool		cyclone_verbose_details = false;
 
@@ -133,6 +134,15 @@ settings_init(void)
 	define_guards();
 
 	define_page_cache_setting();
+
+	DefineCustomBoolVariable("cyclone.system_calls",
+							 "pg_cyclone makes system calls that PostgreSQL itself does not make.",
+							 "Off leaves VACUUM and autovacuum to the server's own. Nobody looks at free disk space, and the page cache is not preserved.",
+							 &cyclone_system_calls,
+							 true,
+							 PGC_POSTMASTER,
+							 0,
+							 NULL, NULL, NULL);
 
 	define_patterns("cyclone.tables",
 					"The tables that pg_cyclone takes from the server, as a list of patterns.",

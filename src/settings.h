@@ -53,6 +53,7 @@ extern int	cyclone_max_replica_lag;	/* ms; 0: no bound */
 extern int	cyclone_max_wal_rate;	/* kB a second; 0: no bound */
 extern double cyclone_min_free_disk;	/* see settings_parse_min_free_disk */
 extern int	cyclone_preserve_page_cache;	/* PreservePageCache */
+extern bool cyclone_system_calls;
 extern char *cyclone_tables;	/* patterns */
 extern bool cyclone_verbose_details;
 

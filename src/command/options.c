@@ -64,6 +64,7 @@ static void refuse_inplace_with(const char *option);
 static void explain_full(const DefElem *def);
 static void refuse_without_engine(const char *option);
 static void explain_parallel(const DefElem *def);
+static void explain_full_parallel(const VacuumStmt *stmt);
 static int	read_repack_parallel(DefElem *def);
 static void refuse_repack_parallel_with(const char *what);
 static bool options_agree(const VacuumStmt *stmt, const VacuumOptions *options);
@@ -237,6 +238,8 @@ vacuum_options_explain_faults(const VacuumStmt *stmt)
 		else if (strcmp(def->defname, "parallel") == 0)
 			explain_parallel(def);
 	}
+	if (!cyclone_enabled)
+		explain_full_parallel(stmt);
 }
 
 /* explain_full -- raises the error for a value of FULL, if it is wrong. */
@@ -271,13 +274,33 @@ refuse_without_engine(const char *option)
 static void
 explain_parallel(const DefElem *def)
 {
-	int			most = Min(max_parallel_maintenance_workers, max_parallel_workers);
+	int			most = Min(max_parallel_maintenance_workers,
+						   Min(max_parallel_workers, max_worker_processes));
 	int			asked;
 
 	if (cyclone_enabled && read_parallel(def, &asked) && asked > most)
 		ereport(NOTICE,
 				(errmsg("VACUUM has %d parallel workers at most, not %d", most, asked),
-				 errhint("Raise max_parallel_maintenance_workers, and max_parallel_workers if that is less.")));
+				 errhint("Raise max_parallel_maintenance_workers, and max_parallel_workers and max_worker_processes if these are less.")));
+}
+
+/*
+ * explain_full_parallel
+ *		With the engine off: raises the server's error for FULL with PARALLEL, with a hint,
+ *		if nothing else is wrong with the options.
+ */
+static void
+explain_full_parallel(const VacuumStmt *stmt)
+{
+	VacuumOptions options;
+
+	Assert(!cyclone_enabled);
+	if (vacuum_options_read(stmt, &options) && (options.params.options & VACOPT_FULL) != 0 &&
+		options.params.nworkers > 0)
+		ereport(ERROR,
+				(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
+				 errmsg("VACUUM FULL cannot be performed in parallel"),
+				 errhint("PostgreSQL's own has no workers, and pg_cyclone's is off: SET cyclone.enabled = on;")));
 }
 
 /* vacuum_options_make_ring -- see options.h. */

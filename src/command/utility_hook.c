@@ -391,7 +391,7 @@ check_target(const VacuumStmt *stmt, const VacuumOptions *options)
 		ereport(ERROR,
 				(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
 				 errmsg("VACUUM option LATENCY_TARGET is not available in this server"),
-				 errhint("See pg_cyclone's warning in the server's log, from the server's start.")));
+				 errhint("See pg_cyclone's message in the server's log, from the server's start.")));
 	(void) distributed_is_for_other(stmt->rels, options);
 }
 

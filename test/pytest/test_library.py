@@ -78,6 +78,21 @@ def test_no_filter_of_system_calls_ends_a_server(prefix, forbidding, calls):
     assert "cannot find out how much disk space is free" in cluster.log
 
 
+def test_system_calls_can_be_switched_off(prefix):
+    """No child of the server tries them, heap's table of functions stays as it is, and the rest works."""
+    config = {**CONFIG, "cyclone.system_calls": "off", "cyclone.preserve_page_cache": "on", "cyclone.check_disk_space": "error"}
+    with Cluster.create(prefix, {**config, "cyclone.debug_max_free_mb": 1}) as cluster:
+        cluster.forbidden_calls = tuple(call for call in seccomp.CALLS if not postgres_makes(prefix, call))
+        with cluster.start().connect() as conn:
+            checks.create_extensions(conn)
+            assert not any("parallel workers: " in message for message in vacuum_in_each_way(conn))
+            with pytest.raises(psycopg.errors.FeatureNotSupported, match="LATENCY_TARGET is not available") as error:
+                conn.execute("VACUUM (LATENCY_TARGET 5) t")
+            assert "message in the server's log" in error.value.diag.message_hint
+        assert cluster.log.count("LOG:  VACUUM and autovacuum are PostgreSQL's own, as cyclone.system_calls is off") == 1
+        assert not re.search("cannot take over|how much disk space|the page cache|terminated by signal", cluster.log)
+
+
 def test_the_filter_ends_a_process():
     """Or the test above would prove nothing."""
     command = [sys.executable, "-c", "import os; os.sched_getaffinity(0)"]

@@ -22,6 +22,7 @@ BOOLEANS = ("", "", "", "on", "off", "true", "FALSE", "0", "1")
 VALUES = (*BOOLEANS, "2", "-1", "1.5", "auto", "'AUTO'", "'on'", "''", "'yes'", "'1'", "'256kB'", "'128 kB'", "'64kB'", "'17GB'",
           "'1 parsec'", "1024", "99999999999", "2147483647", "tRuE", '"On"')  # fmt: skip
 TARGETS = ("t", "t", "t", "", "t, u", "t (id)", "ONLY t", "p", "v", "nowhere", "t, nowhere", "u (id, v)", "missing.t", "t (nothing)")
+FULL_PARALLEL = "VACUUM FULL cannot be performed in parallel"
 
 
 def random_statement(chance: random.Random) -> str:
@@ -60,6 +61,8 @@ def verdict(conn, statement: str) -> tuple:
         return "accepted", warnings
     except psycopg.Error as error:
         diagnosis = error.diag
+        if diagnosis.message_primary == FULL_PARALLEL:  # with a hint, where the engine is off
+            return diagnosis.sqlstate, FULL_PARALLEL, warnings
         return diagnosis.sqlstate, diagnosis.message_primary, diagnosis.message_detail, diagnosis.message_hint, \
             diagnosis.statement_position, warnings  # fmt: skip
     finally:
@@ -81,7 +84,7 @@ def test_random_option_lists(conn):
         conn.execute("SET cyclone.enabled = off")
         expected = verdict(conn, statement)
         allowed = [expected]
-        if expected[1] == "VACUUM FULL cannot be performed in parallel":  # with pg_cyclone it can, if nothing else is wrong
+        if expected[1] == FULL_PARALLEL:  # with pg_cyclone it can, if nothing else is wrong
             expected = verdict(conn, re.sub(r"\bPARALLEL \d+", "PARALLEL 0", statement))
             allowed = [expected] if expected[0] == "accepted" else [*allowed, expected]
         conn.execute("SET cyclone.enabled = on")
@@ -150,7 +153,11 @@ def test_options_need_the_engine(conn):
         with pytest.raises(psycopg.errors.ObjectNotInPrerequisiteState, match=f"{option.split(chr(39))[0].strip()} is pg_cyclone's") as error:
             conn.execute(f"VACUUM ({option}) t")
         assert "cyclone.enabled = on" in error.value.diag.message_hint
+    with pytest.raises(psycopg.errors.FeatureNotSupported, match="VACUUM FULL cannot be performed in parallel") as error:
+        conn.execute("VACUUM (FULL, PARALLEL 2) t")
+    assert "cyclone.enabled = on" in error.value.diag.message_hint
     conn.execute("VACUUM (FULL) t")
+    conn.execute("VACUUM (FULL, PARALLEL 0) t")
 
 
 def test_a_limit_of_workers_is_said(conn):
@@ -165,3 +172,8 @@ def test_a_limit_of_workers_is_said(conn):
         conn.execute(statement)
     assert [text for text, _ in messages] == [f"VACUUM has 2 parallel workers at most, not {asked}" for asked in (1024, 3, 8)]
     assert all("max_parallel_maintenance_workers" in hint for _, hint in messages)
+    messages.clear()
+    conn.execute("SET max_parallel_maintenance_workers = 1024; SET max_parallel_workers = 1024")
+    conn.execute("VACUUM (PARALLEL 1024) t")
+    [(processes,)] = conn.execute("SHOW max_worker_processes")
+    assert messages[0][0] == f"VACUUM has {processes} parallel workers at most, not 1024" and "max_worker_processes" in messages[0][1]
