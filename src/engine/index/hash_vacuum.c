@@ -152,7 +152,8 @@ typedef struct BucketVisit
 	bool		split_cleanup;	/* delete what a split has copied elsewhere? */
 	bool		counts;			/* are tuples that are left to be counted? */
 	bool		dirty;			/* was something deleted? */
-	bool		damaged;		/* do links lead to, or back to, other pages? */
+	bool		damaged;		/* do links lead to, or back to, other pages?
+								 * The log says so once. */
 } BucketVisit;
 
 static void hash_begin(TableVacuum *vacuum, int number, int nmembers);
@@ -662,8 +663,10 @@ check_bucket(HashScan *scan, BucketVisit *visit, Buffer buffer)
 
 	if (likely(bucket == visit->bucket))
 		return;
-	visit->damaged = true;
 	visit->split_cleanup = false;
+	if (visit->damaged)
+		return;
+	visit->damaged = true;
 	ereport(LOG,
 			(errcode(ERRCODE_INDEX_CORRUPTED),
 			 errmsg("block %u of index \"%s\" is of bucket %u, and bucket %u leads to it",
@@ -678,7 +681,7 @@ check_link_back(HashScan *scan, BucketVisit *visit, Buffer buffer, BlockNumber b
 {
 	BlockNumber back = HashPageGetOpaque(BufferGetPage(buffer))->hasho_prevblkno;
 
-	if (back == before)
+	if (back == before || visit->damaged)
 		return;
 	visit->damaged = true;
 	ereport(LOG,
