@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from cyclone_lab import versions
 from cyclone_lab.postgres import REPO
 
 
@@ -138,3 +139,12 @@ def test_riddles_are_found():
     riddles = script("check-docs").RIDDLES
     assert [bool(riddles.search(text)) for text in ("Nice. Who wants it waits", "A session that wants it", "so many rows", "mended")] == [
         True, False, True, True]  # fmt: skip
+
+
+@pytest.mark.parametrize("major, name", [(17, "compat_vacuum_max_threshold"), (19, "compat_total_autovacuum_ms"), (19, "compat_repack_by_server")])
+def test_a_difference_that_no_test_comes_by_is_found(monkeypatch, major, name):
+    """On each version on which it is one, though it may mean nothing on others."""
+    assert versions.problems() == []
+    rows = [row for row in versions.rows() if row[:2] != (major, name)]
+    monkeypatch.setattr(versions, "rows", lambda: rows)
+    assert versions.problems() == [f"no test of {versions.TABLE.name} comes by {name} on PostgreSQL {major}: run make measure-versions"]
