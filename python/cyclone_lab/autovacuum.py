@@ -60,7 +60,7 @@ TROUBLE = re.compile(r".*\] autovacuum worker (?:ERROR|PANIC):  .*")
 CANCELLATION = "canceling autovacuum task"
 NOTED = re.compile(r"an autovacuum by pg_cyclone of relation (\d+) in database (\d+) was interrupted by a crash")
 NOTE = struct.Struct("=2I2q2I")  # database, relation, end of its breaker, moment of the crash, failures, checksum
-PATIENCE = 120
+PATIENCE = 300
 
 
 class Key(NamedTuple):

@@ -21,8 +21,8 @@ from cyclone_lab.postgres import as_server_user, copy_tree, hand_over, program_e
 SUPERUSER = "postgres"
 CONFIG_FILE = "cluster.conf"
 STOP_SIGNALS = {"smart": signal.SIGTERM, "fast": signal.SIGINT, "immediate": signal.SIGQUIT}
-START_SECONDS = 120
-STOP_SECONDS = 120
+START_SECONDS = 300
+STOP_SECONDS = 300
 WAL_FILE_BYTES = 16 << 20
 
 # Words of a server about pins, locks and memory that were not released: a bug, but no error.
@@ -261,7 +261,7 @@ class Cluster:
         """
         return run_program(self.prefix, program, *arguments, env=self.client_env(), **options)
 
-    def wait_for_replay(self, primary: "Cluster", seconds: float = 60) -> None:
+    def wait_for_replay(self, primary: "Cluster", seconds: float = START_SECONDS) -> None:
         """Wait until this standby has replayed all that `primary` has written so far.
 
         Raises TimeoutError if it does not, RuntimeError with its log if it has gone down.

@@ -18,7 +18,7 @@ import pytest
 
 from conftest import CONFIG, TEMPLATE, create_with_template
 from cyclone_lab import checks
-from cyclone_lab.background import DEBUG_POINT_LOCK, Background, wait_until
+from cyclone_lab.background import DEBUG_POINT_LOCK, PATIENCE_SECONDS, Background, wait_until
 from cyclone_lab.cluster import Cluster
 from cyclone_lab.log_reports import REPORT
 from cyclone_lab.postgres import hand_over
@@ -38,7 +38,6 @@ AUTOVACUUM = {
     "statement_timeout": "2min",
 }
 TABLE_OPTIONS = {"autovacuum_vacuum_threshold": 0, "autovacuum_vacuum_scale_factor": 0}
-PATIENCE = 60
 
 
 class Auto:
@@ -119,7 +118,7 @@ class Auto:
     def wait_for(self, what, name="t", more_than=0) -> dict:
         """Wait until a count in the view is higher than that; return the row. Then leave the table alone again."""
         try:
-            wait_until(lambda: self.count(what, name) > more_than, f"{what} of {name} after\n{self.log[-3000:]}", PATIENCE)
+            wait_until(lambda: self.count(what, name) > more_than, f"{what} of {name} after\n{self.log[-3000:]}")
         except TimeoutError:
             print(self.row(name), self.log[-5000:])
             raise
@@ -168,7 +167,7 @@ class Auto:
 
     def wait_for_parking(self, processes: int) -> None:
         """Wait until this many of them do."""
-        wait_until(lambda: len(self.waiters()) >= processes, f"parking of {processes} processes\n{self.log[-2000:]}", PATIENCE)
+        wait_until(lambda: len(self.waiters()) >= processes, f"parking of {processes} processes\n{self.log[-2000:]}")
 
     @contextmanager
     def parked(self, *names, processes: int, point="heap-scan:any"):
@@ -350,7 +349,7 @@ def test_toast_tables_and_catalogs(auto):
     auto.conn.execute("SELECT pg_stat_force_next_flush()")
     names = ("t", toast, "pg_authid", "pg_class")
     for name in names:
-        wait_until(lambda: auto.count("engine_count", name) > 0, f"a vacuum of {name}", PATIENCE)  # noqa: B023
+        wait_until(lambda: auto.count("engine_count", name) > 0, f"a vacuum of {name}")  # noqa: B023
     shared = auto.sql("SELECT datid, datname, relation FROM cyclone.autovacuum_details WHERE relid = 'pg_authid'::regclass")
     assert shared == [(0, None, "pg_authid")]
     for name in names:
@@ -383,7 +382,7 @@ def test_options_of_a_toast_table(auto):
     [(toast, relid)] = auto.sql("SELECT reltoastrelid::regclass::text, reltoastrelid FROM pg_class WHERE relname = 't'")
     [(size,)] = auto.sql("SELECT pg_relation_size(%s::oid)", [relid])
     auto.let("t")
-    wait_until(lambda: auto.count("engine_count", toast) > 0, "a vacuum of the TOAST table", PATIENCE)
+    wait_until(lambda: auto.count("engine_count", toast) > 0, "a vacuum of the TOAST table")
     auto.let("t", enabled="off")
     auto.nobody()
     assert auto.row("t") is None
@@ -485,7 +484,7 @@ def test_a_vacuum_to_prevent_wraparound(own):
         )
     }
 
-    wait_until(lambda: len(table() & waiting()) == 4, "a vacuum to prevent wraparound by four processes", PATIENCE)
+    wait_until(lambda: len(table() & waiting()) == 4, "a vacuum to prevent wraparound by four processes")
     [(limited_by, budget)] = auto.sql("SELECT limited_by, budget FROM cyclone.pace_details WHERE relid = 't'::regclass")
     assert limited_by == "nothing" and budget is None
     ddl = Background(auto.cluster, TEMPLATE, "ALTER TABLE t ADD COLUMN more int")
@@ -513,7 +512,7 @@ def test_small_tables_in_a_hurry(own):
     auto.conn.execute("CALL burn(101000)")
     auto.set(autovacuum="on")
     for i in range(5):
-        wait_until(lambda: auto.count("engine_count", f"t{i}") > 0, "a vacuum", 5 * PATIENCE)  # noqa: B023
+        wait_until(lambda: auto.count("engine_count", f"t{i}") > 0, "a vacuum", 5 * PATIENCE_SECONDS)  # noqa: B023
         assert auto.row(f"t{i}")["last_workers"] == 0
         assert "to prevent wraparound" in logged(auto.log, f"t{i}")[0]
     assert "parallel workers: 0 planned" in auto.log
@@ -532,7 +531,7 @@ def test_a_thousand_small_tables(own):
     auto.conn.execute("SELECT pg_stat_force_next_flush()")
     auto.let(*names)
     done = lambda: auto.sql("SELECT count(*) FROM cyclone.autovacuum WHERE relation::text ~ '^t' AND engine_count > 0")[0][0]  # noqa: E731
-    wait_until(lambda: done() == 1000, "a vacuum of each table", 5 * PATIENCE)
+    wait_until(lambda: done() == 1000, "a vacuum of each table", 5 * PATIENCE_SECONDS)
     assert auto.sql(
         "SELECT DISTINCT last_rows_removed, last_workers, server_count, error_count, breaker_open FROM cyclone.autovacuum_details WHERE relation::text ~ '^t'"
     ) == [(20, 0, 0, 0, False)]
@@ -613,7 +612,7 @@ def test_its_database_is_dropped(auto, force):
     other.let("t")
     parked = lambda: [pid for (pid,) in other.sql(  # noqa: E731
         "SELECT pid FROM pg_locks WHERE locktype = 'advisory' AND objid = %s AND NOT granted", [DEBUG_POINT_LOCK])]
-    pids = wait_until(lambda: len(parked()) == 3 and parked(), "parking", PATIENCE)
+    pids = wait_until(lambda: len(parked()) == 3 and parked(), "parking")
     other.conn.close()
     # without force sessions are waited for, autovacuums are ended; so the gate must not be one
     if force == "":
@@ -947,12 +946,12 @@ def test_a_standby_that_feeds_back(own):
         reader.execute("BEGIN ISOLATION LEVEL REPEATABLE READ")
         assert reader.execute("SELECT count(*) FROM t").fetchone() == (4000,)
         [(xmin,)] = reader.execute("SELECT pg_snapshot_xmin(pg_current_snapshot())::xid").fetchall()
-        wait_until(lambda: auto.sql(backend_xmin) == [(xmin,)], "feedback", PATIENCE)
+        wait_until(lambda: auto.sql(backend_xmin) == [(xmin,)], "feedback")
         auto.make_dead(which="id % 3 = 1")
         assert auto.vacuum()["last_rows_removed"] == 0
         assert reader.execute("SELECT count(*) FROM t").fetchone() == (4000,)
         reader.execute("COMMIT")
-        wait_until(lambda: auto.sql(backend_xmin) != [(xmin,)], "feedback", PATIENCE)
+        wait_until(lambda: auto.sql(backend_xmin) != [(xmin,)], "feedback")
         assert auto.vacuum()["last_rows_removed"] == 2000
         assert reader.execute("SELECT count(*) FROM t").fetchone() == (2000,)
     auto.set(cyclone__autovacuum="off")
@@ -1026,7 +1025,7 @@ def wait_for_budgets(auto, **expected) -> None:
 
     found = None
     try:
-        wait_until(reached, "budgets", PATIENCE)
+        wait_until(reached, "budgets")
     except TimeoutError:
         raise AssertionError(f"{found} is not {expected}\n{auto.log[-2000:]}") from None
 
@@ -1034,7 +1033,7 @@ def wait_for_budgets(auto, **expected) -> None:
 def wait_for_budget(auto, name, *expected) -> None:
     """Wait until a table has one of these budgets."""
     try:
-        wait_until(lambda: budgets(auto).get(name) in expected, "a budget", PATIENCE)
+        wait_until(lambda: budgets(auto).get(name) in expected, "a budget")
     except TimeoutError:
         raise AssertionError(f"{budgets(auto)}, {auto.activity()}, {auto.log[-3000:]}") from None
 
@@ -1240,7 +1239,7 @@ def test_more_tables_than_are_remembered(own):
     auto.unset("cyclone__debug_point")
     auto.let(*names[1:])
     done = lambda: auto.sql("SELECT count(*) FROM pg_stat_all_tables WHERE autovacuum_count > 0")[0][0]  # noqa: E731
-    wait_until(lambda: done() >= 149, "a vacuum of each table", PATIENCE)
+    wait_until(lambda: done() >= 149, "a vacuum of each table")
     assert auto.sql("SELECT count(*) FROM cyclone.autovacuum") == [(100,)]
     assert auto.row("t0")["breaker_open"], "an open breaker is not forgotten for a table that has none"
     assert auto.sql("SELECT cyclone.autovacuum_reset()") == [(100,)]
@@ -1287,7 +1286,7 @@ def test_an_index_whose_expression_fails(auto):
         assert auto.wait_for("engine_count", "u")["last_by"] == "engine"
         servers = auto.log.count("division by zero")
         auto.let("t")
-        wait_until(lambda: auto.log.count("division by zero") > servers, "the server's attempt", PATIENCE)
+        wait_until(lambda: auto.log.count("division by zero") > servers, "the server's attempt")
         row = auto.row()
         assert (row["error_count"], row["server_count"]) == (1, 0)
     finally:

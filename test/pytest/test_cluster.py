@@ -531,7 +531,7 @@ def test_the_time_of_a_view_ends_with_it(conn):
     try:
         conn.execute("""
             DO $$ BEGIN
-                BEGIN PERFORM cyclone.node_rows('autovacuum', 300); EXCEPTION WHEN insufficient_privilege THEN RAISE NOTICE 'caught'; END;
+                BEGIN PERFORM cyclone.node_rows('autovacuum', 800); EXCEPTION WHEN insufficient_privilege THEN RAISE NOTICE 'caught'; END;
                 PERFORM pg_sleep(1);
             END $$
             """)

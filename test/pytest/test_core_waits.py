@@ -88,7 +88,7 @@ def test_a_vacuum_makes_way_for_those_who_wait_for_a_core(kernel, workers):
         assert not [message for message in vacuum.messages if "is missed" in message], "statements are fast enough"
         low = wait_until(lambda: budget(conn), "its budget")
         kernel.waits = 0
-        wait_until(lambda: (budget(conn) or 0) > 1.5 * low, "more of it", 120)
+        wait_until(lambda: (budget(conn) or 0) > 1.5 * low, "more of it")
         cancel(conn, vacuum)
     with kernel.cluster.connect() as conn:
         checks.assert_clean(conn, "t")
@@ -129,7 +129,7 @@ def test_a_vacuum_makes_way_for_those_who_wait_for_a_page(kernel):
         gate.close()
         for session in sessions:
             session.finish()
-        wait_until(lambda: (budget(conn) or 0) > 1.5 * low, "more of it", 120)
+        wait_until(lambda: (budget(conn) or 0) > 1.5 * low, "more of it")
         cancel(conn, vacuum)
     with kernel.cluster.connect() as conn:
         checks.assert_clean(conn, "t", "page")

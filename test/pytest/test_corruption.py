@@ -944,7 +944,7 @@ def make_indexed_table(conn, name: str, kind: str) -> None:
 @pytest.mark.parametrize("workers", [pytest.param(0, marks=pytest.mark.once), 2])
 def test_damaged_links_and_items_of_indexes(prefix, pg_major, workers):
     """VACUUM ends: as PostgreSQL's, or with an error where that goes on for ever or brings the server down."""
-    with damageable(prefix, pg_major, {**CONFIG, "min_parallel_index_scan_size": 0, "statement_timeout": "20s"}) as cluster:
+    with damageable(prefix, pg_major, {**CONFIG, "min_parallel_index_scan_size": 0, "statement_timeout": "60s"}) as cluster:
         files = {}
         with cluster.connect(TEMPLATE) as conn:
             [(asserts,)] = conn.execute("SHOW debug_assertions")

@@ -129,7 +129,7 @@ def test_full(conn, kind, options):
 
 def test_pace(conn):
     make_table(conn)
-    conn.execute("SET vacuum_cost_delay = '5ms'; SET vacuum_cost_limit = 200")  # less than a slow machine spends
+    conn.execute("SET vacuum_cost_delay = '10ms'; SET vacuum_cost_limit = 20")  # less than a slow machine spends
     conn.execute("VACUUM (PROCESS_TOAST false) t")
     conn.execute("VACUUM (FULL INPLACE) t")
     conn.execute("RESET vacuum_cost_delay; RESET vacuum_cost_limit")

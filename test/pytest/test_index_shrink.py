@@ -400,7 +400,7 @@ def test_no_worker_takes_a_copy_from_a_session_that_lives(cluster, db, conn, tab
     conn.execute("VACUUM (FULL INPLACE, INDEX_CLEANUP off) t")
     with cluster.connect(db) as other:
         other.execute("BEGIN; LOCK TABLE t IN ACCESS SHARE MODE")
-        with Parked(cluster, db, "shrink-queue:leader", 1, INPLACE, {"cyclone.debug_queue_age": 60000}) as vacuum:
+        with Parked(cluster, db, "shrink-queue:leader", 1, INPLACE, {"cyclone.debug_queue_age": 600_000}) as vacuum:
             conn.execute("VACUUM t")
             cleaner = "SELECT FROM pg_stat_activity WHERE backend_type = 'pg_cyclone cleaner' AND datname = current_database()"
             for _ in range(20):  # one would wait for two seconds whether the copy becomes nobody's
@@ -543,7 +543,7 @@ def test_on_a_table_that_is_always_in_use_the_lock_is_queued_for(cluster, db, co
     users = [Background(cluster, db, f"DO '{busy.format(number)}'") for number in range(1, 9)]
     messages = []
     conn.add_notice_handler(lambda message: messages.append(message.message_primary))
-    conn.execute("SET cyclone.index_wait = '100s'")
+    conn.execute("SET cyclone.index_wait = '100s'; SET cyclone.debug_queue_age = 1000")  # on a slow machine they have it for long
     conn.execute(INPLACE)
     for user in users:
         assert user.running
@@ -559,7 +559,7 @@ def test_on_a_table_that_is_always_in_use_the_lock_is_queued_for(cluster, db, co
 @pytest.mark.parametrize("statement", ["ANALYZE t", "CREATE INDEX t_new ON t (note)", "DROP TABLE t"])
 def test_in_the_queue_it_has_nothing_locked(cluster, db, conn, table, statement):
     """A session that is waited for may lock the table in any mode, and change it."""
-    settings = {"cyclone.debug_queue_age": 60000, "cyclone.index_wait": "30s"}
+    settings = {"cyclone.debug_queue_age": 600_000, "cyclone.index_wait": "30s"}
     conn.execute("VACUUM (FULL INPLACE, INDEX_CLEANUP off) t")
     with cluster.connect(db) as other:
         other.execute("BEGIN; LOCK TABLE t IN ACCESS SHARE MODE")

@@ -501,7 +501,8 @@ BUSY = "DO 'BEGIN LOOP PERFORM FROM t LIMIT 1; PERFORM pg_sleep(0.004); COMMIT; 
 def test_a_table_that_is_used_all_the_time_becomes_smaller(cluster, db, conn, table):
     """Somebody has it locked at any moment, though nobody for long, so truncation must wait its turn."""
     users = [Background(cluster, db, BUSY) for _ in range(8)]
-    # on a slow machine users may have it for longer than one command waits; that nobody has it for a moment is not to be expected
+    conn.execute("SET cyclone.debug_queue_age = 1000")  # a slow machine's users have it for longer than it would queue behind
+    # and for longer than one command waits; that nobody has it for a moment is not to be expected
     wait_until(lambda: conn.execute(MOVE) and blocks(conn) < 100, "a turn for truncation")
     assert all(user.running for user in users)
     assert content(conn, "t") == table
@@ -521,7 +522,7 @@ def test_nobody_is_refused_a_lock_while_somebody_stays(cluster, db, conn, table)
             other.execute("BEGIN; LOCK TABLE t IN ACCESS SHARE MODE NOWAIT; COMMIT")
             tries += 1
         vacuum.finish()
-        assert tries > 100 and blocks(conn) > 100
+        assert tries > 10 and blocks(conn) > 100
         holder.execute("COMMIT")
     conn.execute(MOVE)
     assert blocks(conn) < 100 and content(conn, "t") == table
@@ -575,7 +576,7 @@ def test_it_can_be_stopped_while_it_waits_for_the_lock(cluster, db, conn, table,
                 return True
         return False
 
-    settings = {"cyclone.debug_queue_age": 10_000} if wait_event == "relation" else {}  # or it would not queue behind this user
+    settings = {"cyclone.debug_queue_age": 600_000} if wait_event == "relation" else {}  # or it would not queue behind this user
     with cluster.connect(db) as user:
         for _ in range(10):
             user.execute("ROLLBACK; BEGIN; LOCK TABLE t IN ROW EXCLUSIVE MODE")

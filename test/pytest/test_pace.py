@@ -120,7 +120,7 @@ def test_settings_change_while_it_runs(new_cluster, workers):
         make_table(conn)
         statement = f"VACUUM (PARALLEL {workers}) t"
         vacuum = Background(cluster, "postgres", statement)
-        conn.execute("CREATE TABLE own AS SELECT generate_series(1, 100000)")
+        conn.execute("CREATE TABLE own WITH (fillfactor = 10) AS SELECT generate_series(1, 100000)")  # which takes minutes
         own = Background(cluster, "postgres", "VACUUM (PARALLEL 0) own", STANDSTILL)
         wait_until(lambda: len(conn.execute("SELECT FROM cyclone.pace").fetchall()) == 2, "two VACUUMs")
         wait_until(

@@ -228,7 +228,7 @@ def leader_waits_for_a_piece(new_cluster):
 def test_a_leader_that_waits_for_a_worker_in_an_index_calls_others(leader_waits_for_a_piece):
     conn, running, worker = leader_waits_for_a_piece
     change(conn, vacuum_cost_delay="0")
-    wait_until(lambda: not parked(conn), "the call", seconds=30)
+    wait_until(lambda: not parked(conn), "the call")
     os.kill(worker, signal.SIGCONT)
     running.finish()
     checks.assert_clean(conn, "t")
@@ -326,7 +326,7 @@ def test_workers_rest_and_come_back_while_the_leader_is_in_the_servers_code(new_
         for _ in range(2):
             conn.execute("SELECT pg_cancel_backend(%s)", (busy.pid,))
             assert isinstance(busy.wait(), psycopg.errors.QueryCanceled)
-            wait_until(lambda: not parked(conn), "their coming back", 30)
+            wait_until(lambda: not parked(conn), "their coming back")
             busy = busy_until_parked()
             assert conn.execute(processed, (running.pid,)).fetchall() == [(0,)]
         conn.execute("SELECT pg_cancel_backend(%s)", (busy.pid,))

@@ -119,7 +119,7 @@ def content(conn, table: str) -> list:
 def forged(prefix, pg_major):
     """A stopped cluster with a table for each kind of VACUUM, and more, that have stale locks; and how many."""
     initdb = ("--no-data-checksums",) if pg_major >= 18 else ()
-    config = {**CONFIG, "statement_timeout": "20s", "min_parallel_table_scan_size": 0, "wal_consistency_checking": "all"}
+    config = {**CONFIG, "statement_timeout": "60s", "min_parallel_table_scan_size": 0, "wal_consistency_checking": "all"}
     with create_with_template(prefix, config, initdb=initdb) as cluster:
         cluster.start()
         conn = cluster.connect(TEMPLATE)

@@ -164,7 +164,7 @@ class Stress:
         self._stop.wait(self.seconds)
         # as long as that takes, on a slow machine
         with suppress(TimeoutError):
-            wait_until(lambda: self._failures or self._everything_was_done(), "a turn of everyone", 240)
+            wait_until(lambda: self._failures or self._everything_was_done(), "a turn of everyone", 900)
         self._stop.set()
         for thread in threads:
             thread.join(300)
