@@ -21,6 +21,7 @@ prefix, without_disk = sys.argv[1:3]
 del sys.argv[1:3]
 build.install = lambda major: Path(prefix)
 import demo
+demo.SETTLE_SECONDS = 0.5
 if without_disk:
     demo.can_be_small = lambda: without_disk
 sys.exit(demo.main())
