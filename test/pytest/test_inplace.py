@@ -472,7 +472,9 @@ def test_who_is_stopped_tells_what_is_dead(cluster, db, conn, table, nworkers, h
         parked.wait_for(1 + nworkers)
         conn.execute(f"SELECT {how}(%s)", (parked.pid,))
         parked.wait()
-    wait_until(lambda: not conn.execute("SELECT FROM pg_stat_activity WHERE backend_type = 'pg_cyclone worker'").fetchall(), "no workers")
+    # a session that ends tells all that it has not yet told, and only then it is gone
+    alive = "SELECT FROM pg_stat_activity WHERE pid = %s OR backend_type = 'pg_cyclone worker'"
+    wait_until(lambda: not conn.execute(alive, (parked.pid,)).fetchall(), "the end of the session and its workers")
     moved = sum(place[id] != ctid for id, ctid in conn.execute("SELECT id, ctid FROM t").fetchall())
     dead, changed = counted(conn)
     assert 0 < moved <= changed <= dead
