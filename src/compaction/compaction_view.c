@@ -75,6 +75,9 @@
 
 #define VERDICT_COLUMNS	11
 
+/* How many windows are kept: tables with different policies come in any order. */
+#define WINDOWS			8
+
 /* A policy, where settings fill in what it leaves open */
 typedef struct Policy
 {
@@ -86,6 +89,15 @@ typedef struct Policy
 	const char *latency_target;
 } Policy;
 
+/* What is known of a window at the moment of a statement */
+typedef struct WindowFacts
+{
+	char	   *hours;			/* NULL: of none */
+	bool		is_valid;
+	bool		is_open;
+	int64		changes_in;		/* seconds; -1: never */
+} WindowFacts;
+
 /* Facts that are the same for all tables of a statement */
 typedef struct StatementFacts
 {
@@ -94,10 +106,8 @@ typedef struct StatementFacts
 	bool		is_listed;
 	double		held_since;
 	double		wal_left;
-	char	   *hours;			/* the window that the rest is about, or NULL */
-	bool		hours_are_valid;
-	bool		is_open;
-	int64		changes_in;		/* seconds; -1: never */
+	WindowFacts windows[WINDOWS];	/* those asked for most recently */
+	int			next_window;	/* whose place the next one gets */
 } StatementFacts;
 
 PG_FUNCTION_INFO_V1(pg_cyclone_compaction_verdict);
@@ -107,7 +117,7 @@ PG_FUNCTION_INFO_V1(pg_cyclone_compaction_policy);
 static StatementFacts statement;
 
 static void gather_statement(void);
-static void gather_window(const char *hours);
+static const WindowFacts *gather_window(const char *hours);
 static double horizon_held_since(TimestampTz now);
 static bool is_left(Oid relid, bool is_large);
 static void read_policy(HeapTupleHeader row, Policy *policy);
@@ -116,7 +126,8 @@ static void read_running(Oid relid, CompactionFacts *facts);
 static double number_of(HeapTupleHeader row, const char *column, double otherwise);
 static char *text_of(HeapTupleHeader row, const char *column);
 static double seconds_since(HeapTupleHeader row, const char *column);
-static Datum verdict_row(FunctionCallInfo fcinfo, const CompactionFacts *facts, const Policy *policy);
+static Datum verdict_row(FunctionCallInfo fcinfo, const CompactionFacts *facts, const Policy *policy,
+						 const WindowFacts *window);
 static void check_owner(Oid relid);
 static void check_texts(FunctionCallInfo fcinfo);
 static void write_policy(FunctionCallInfo fcinfo, Oid policies);
@@ -133,16 +144,17 @@ pg_cyclone_compaction_verdict(PG_FUNCTION_ARGS)
 	HeapTupleHeader policy_row = PG_ARGISNULL(4) ? NULL : PG_GETARG_HEAPTUPLEHEADER(4);
 	HeapTupleHeader state_row = PG_ARGISNULL(5) ? NULL : PG_GETARG_HEAPTUPLEHEADER(5);
 	Policy		policy;
+	const WindowFacts *window;
 	TableKey	key = {.database = MyDatabaseId};
 	uint32		failures;
 
 	server_refuse_if_unfit("cyclone.compaction");
 	if (PG_ARGISNULL(0) || PG_ARGISNULL(1) || !bloat_may_be_told(PG_GETARG_OID(0)))
-		return verdict_row(fcinfo, NULL, NULL);
+		return verdict_row(fcinfo, NULL, NULL, NULL);
 
 	gather_statement();
 	read_policy(policy_row, &policy);
-	gather_window(policy.hours);
+	window = gather_window(policy.hours);
 	key.relid = PG_GETARG_OID(0);
 	facts.is_standby = RecoveryInProgress();
 	facts.is_on = cyclone_compaction && cyclone_enabled;
@@ -151,7 +163,7 @@ pg_cyclone_compaction_verdict(PG_FUNCTION_ARGS)
 	facts.bytes = (double) PG_GETARG_INT64(1);
 	facts.min_size = policy.min_size;
 	facts.is_left = is_left(key.relid, facts.bytes >= facts.min_size);
-	facts.window_is_valid = statement.hours_are_valid;
+	facts.window_is_valid = window->is_valid;
 	facts.breaker_is_open = table_log_breaker_is_open(&key, &failures) || table_log_all_may_be_left();
 	facts.rows = PG_ARGISNULL(2) ? 0 : Max(PG_GETARG_FLOAT4(2), 0);
 	facts.changes = PG_ARGISNULL(3) ? 0 : (double) PG_GETARG_INT64(3);
@@ -159,11 +171,11 @@ pg_cyclone_compaction_verdict(PG_FUNCTION_ARGS)
 	facts.cooldown = policy.cooldown;
 	facts.held_since = statement.held_since;
 	facts.wal_left = statement.wal_left;
-	facts.window_is_open = statement.is_open;
-	facts.window_opens = (double) statement.changes_in;
+	facts.window_is_open = window->is_open;
+	facts.window_opens = (double) window->changes_in;
 	read_state(state_row, &facts);
 	read_running(key.relid, &facts);
-	return verdict_row(fcinfo, &facts, &policy);
+	return verdict_row(fcinfo, &facts, &policy, window);
 }
 
 /* gather_statement -- find out what is the same for all tables, once a statement. */
@@ -180,36 +192,47 @@ gather_statement(void)
 	statement.is_listed = database != NULL && compaction_has_database(database);
 	statement.held_since = horizon_held_since(statement.now);
 	statement.wal_left = compaction_wal_left();
-	if (statement.hours != NULL)
-		pfree(statement.hours);
-	statement.hours = NULL;
+	for (int i = 0; i < WINDOWS; i++)
+	{
+		if (statement.windows[i].hours != NULL)
+			pfree(statement.windows[i].hours);
+		statement.windows[i].hours = NULL;
+	}
 	statement.statement = GetCurrentStatementStartTimestamp();
 }
 
-/* gather_window -- find out about a window, unless it is the one that was asked for before. */
-static void
+/* gather_window -- what is known of a window, which is found out once. */
+static const WindowFacts *
 gather_window(const char *hours)
 {
 	CompactionWindow window;
 	const char *problem;
 	pg_time_t	now = timestamptz_to_time_t(statement.now);
+	WindowFacts *facts;
 
 	Assert(statement.statement == GetCurrentStatementStartTimestamp());
 
-	if (statement.hours != NULL && strcmp(statement.hours, hours) == 0)
-		return;
-	if (statement.hours != NULL)
-		pfree(statement.hours);
-	statement.hours = NULL;
-	statement.is_open = false;
-	statement.changes_in = -1;
-	statement.hours_are_valid = window_parse(hours, &window, &problem);
-	if (statement.hours_are_valid)
+	for (int i = 0; i < WINDOWS; i++)
 	{
-		statement.is_open = window_has(&window, compaction_wall_clock(now));
-		statement.changes_in = window_next_change(&window, now, compaction_wall_clock);
+		if (statement.windows[i].hours != NULL && strcmp(statement.windows[i].hours, hours) == 0)
+			return &statement.windows[i];
 	}
-	statement.hours = MemoryContextStrdup(TopMemoryContext, hours);
+	facts = &statement.windows[statement.next_window];
+	statement.next_window = (statement.next_window + 1) % WINDOWS;
+	if (facts->hours != NULL)
+		pfree(facts->hours);
+	*facts = (WindowFacts)
+	{
+		.changes_in = -1
+	};
+	facts->is_valid = window_parse(hours, &window, &problem);
+	if (facts->is_valid)
+	{
+		facts->is_open = window_has(&window, compaction_wall_clock(now));
+		facts->changes_in = window_next_change(&window, now, compaction_wall_clock);
+	}
+	facts->hours = MemoryContextStrdup(TopMemoryContext, hours);
+	return facts;
 }
 
 /*
@@ -390,7 +413,8 @@ seconds_since(HeapTupleHeader row, const char *column)
 
 /* verdict_row -- the verdict as a row; one of nulls without facts. */
 static Datum
-verdict_row(FunctionCallInfo fcinfo, const CompactionFacts *facts, const Policy *policy)
+verdict_row(FunctionCallInfo fcinfo, const CompactionFacts *facts, const Policy *policy,
+			const WindowFacts *window)
 {
 	TupleDesc	desc = declared_rows_describe(fcinfo, VERDICT_COLUMNS);
 	Datum		values[VERDICT_COLUMNS] = {0};
@@ -398,7 +422,7 @@ verdict_row(FunctionCallInfo fcinfo, const CompactionFacts *facts, const Policy 
 	CompactionVerdict verdict;
 	Interval   *cooldown;
 
-	Assert((facts == NULL) == (policy == NULL));
+	Assert((facts == NULL) == (policy == NULL) && (facts == NULL) == (window == NULL));
 
 	if (facts == NULL)
 	{
@@ -413,8 +437,8 @@ verdict_row(FunctionCallInfo fcinfo, const CompactionFacts *facts, const Policy 
 		values[2] = CStringGetTextDatum(compaction_figure_unit(verdict.reason));
 	nulls[3] = verdict.next < 0;
 	values[3] = TimestampTzGetDatum(statement.now + (TimestampTz) (Max(verdict.next, 0) * USECS_PER_SEC));
-	nulls[4] = !facts->window_is_open || statement.changes_in < 0;
-	values[4] = TimestampTzGetDatum(statement.now + statement.changes_in * USECS_PER_SEC);
+	nulls[4] = !window->is_open || window->changes_in < 0;
+	values[4] = TimestampTzGetDatum(statement.now + window->changes_in * USECS_PER_SEC);
 	values[5] = BoolGetDatum(policy->is_wanted);
 	values[6] = Int64GetDatum((int64) policy->min_size);
 	values[7] = Float8GetDatum(policy->threshold);

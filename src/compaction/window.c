@@ -11,8 +11,8 @@
  * A window is about the clock on the wall: it has a bit for each minute that this
  * clock shows, and nothing is computed across a change of the clock.  An hour that
  * daylight saving leaves out has no window; one that comes twice has it twice.
- * window_next_change looks at the clock of each minute to come, to find when the
- * window opens or ends: two weeks of that take some milliseconds.
+ * window_next_change asks the clock about each hour to come, and about each minute of
+ * an hour in which it was changed, to find when the window opens or ends.
  *
  * Portions Copyright (c) 2026, the pg_cyclone developers
  *
@@ -29,6 +29,9 @@
 
 /* Longer than a week, as a change of the clock may leave out a week's window. */
 #define LONGEST_LOOK	(2 * MINUTES_PER_WEEK)
+
+/* In how many minutes the clock is changed once at most; LONGEST_LOOK is a multiple of it. */
+#define STEP			60
 
 #define EVERY_DAY		0x7f
 
@@ -92,13 +95,21 @@ int64
 window_next_change(const CompactionWindow *window, pg_time_t moment, WallClock clock)
 {
 	bool		is_open = window_has(window, clock(moment));
-	pg_time_t	minute = moment - moment % SECS_PER_MINUTE;
+	pg_time_t	begin = moment - moment % SECS_PER_MINUTE;
 
-	for (int i = 1; i <= LONGEST_LOOK; i++)
+	for (int i = 0; i < LONGEST_LOOK; i += STEP)
 	{
-		minute += SECS_PER_MINUTE;
-		if (window_has(window, clock(minute)) != is_open)
-			return minute - moment;
+		int			first = clock(begin);
+		bool		is_changed = clock(begin + STEP * SECS_PER_MINUTE) != (first + STEP) % MINUTES_PER_WEEK;
+
+		for (int j = 1; j <= STEP; j++)
+		{
+			pg_time_t	minute = begin + j * SECS_PER_MINUTE;
+
+			if (window_has(window, is_changed ? clock(minute) : (first + j) % MINUTES_PER_WEEK) != is_open)
+				return minute - moment;
+		}
+		begin += STEP * SECS_PER_MINUTE;
 	}
 	return -1;
 }

@@ -26,7 +26,7 @@ typedef int (*WallClock) (pg_time_t moment);
 
 /*
  * window_parse returns false and sets *problem if the text is no window.  None of these
- * raises an error.  window_next_change asks the clock about up to two weeks of minutes.
+ * raises an error.  window_next_change looks up to two weeks ahead.
  */
 extern bool window_parse(const char *text, CompactionWindow *window, const char **problem);
 extern bool window_has(const CompactionWindow *window, int minute);
