@@ -6,7 +6,7 @@ the second all rows are changed at once on the fifth. The rows need the space th
 
 Time is compressed: compaction visits the database more often by the same factor, is on by night as by its window, and what it remembers
 becomes older as days go by. pg_repack and pg_squeeze, built from their sources, do all tables each night; a contender that is not named is
-left out. `make bench-compaction COMPACTION_ARGS="--minutes 3"`.
+left out. `make bench-compaction COMPACTION_ARGS="--minutes 9"` takes twenty minutes. What there is when it is ended early is written, too.
 
 With `--looking 20 500` it measures something else: the CPU time of compaction where it finds nothing to do, in 20 databases of 500 tables
 each. `make bench-compaction COMPACTION_ARGS="--looking 20 500"` takes four minutes.
@@ -14,10 +14,14 @@ each. `make bench-compaction COMPACTION_ARGS="--looking 20 500"` takes four minu
 
 import argparse
 import csv
+import itertools
+import math
 import os
 import re
+import signal
 import statistics
 import subprocess
+import sys
 import tempfile
 import threading
 import time
@@ -64,19 +68,34 @@ class Run:
     """The results of one contender."""
 
     sizes: list[tuple[float, float]] = field(default_factory=list)  # days, MB
-    needs: list[tuple[float, float]] = field(default_factory=list)  # the same of what the rows need
-    times_ms: list[float] = field(default_factory=list)  # of all transactions
-    night_times_ms: list[float] = field(default_factory=list)  # of those by night
+    needs: list[tuple[float, float]] = field(default_factory=list)  # the same of what the rows need, at both ends of each change
+    mornings: list[tuple[float, float]] = field(default_factory=list)  # those at the nights' ends
+    day_times_ms: list[float] = field(default_factory=list)  # of transactions
+    night_times_ms: list[float] = field(default_factory=list)
     wal_mb: float = 0
     lock_wait_ms: float = 0
 
     def worst(self) -> float:
         """Return the largest ratio of the tables' size to what their rows need, at the end of a night."""
-        ends = self.needs[2::2]  # before are the first morning, and an evening
-        return max(min(self.sizes, key=lambda sample: abs(sample[0] - day))[1] / need for day, need in ends)
+        return max((min(self.sizes, key=lambda sample: abs(sample[0] - day))[1] / need for day, need in self.mornings), default=math.nan)
+
+    def worst_ever(self) -> float:
+        """The same at any time after the first night, also in an evening, before anything can be done about what it has left."""
+        return max((size / self._need(day) for day, size in self.sizes if self.mornings and day >= self.mornings[0][0]), default=math.nan)
 
     def mean(self) -> float:
-        return statistics.fmean(size for day, size in self.sizes if day >= 1)
+        sizes = [size for day, size in self.sizes if day >= 1]
+        return statistics.fmean(sizes) if sizes else math.nan
+
+    def days(self) -> float:
+        return self.sizes[-1][0] if self.sizes else 0
+
+    def _need(self, day: float) -> float:
+        """What the rows need at a moment, between two that are known."""
+        for (before, low), (after, high) in itertools.pairwise(self.needs):
+            if before <= day <= after:
+                return low + (high - low) * (day - before) / (after - before)
+        return self.needs[-1][1]
 
 
 def main() -> None:
@@ -107,13 +126,17 @@ def main() -> None:
         config |= {"shared_preload_libraries": "pg_cyclone, pg_squeeze", "wal_level": "logical", "output_plugin_libraries": "pg_squeeze"}
     circumstances = {**find_circumstances(prefix, config, options.base), "minutes a week": options.minutes, "rows": options.rows}
     print_circumstances(console, circumstances)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit("terminated"))  # leave through the context managers
     runs = {}
     for name, night in nights.items():
         with Cluster.create(prefix, config, base=options.base) as cluster:
             cluster.start()
-            runs[name] = _week(cluster, options, night, [name] if name.startswith("pg_") else [])
-        console.print(f"{name}: at most {runs[name].worst():.2f} times what the rows need at a night's end")
-    _report(console, options.results, circumstances, runs)
+            runs[name] = Run()
+            try:
+                _week(cluster, options, night, [name] if name.startswith("pg_") else [], runs[name])
+            finally:  # what there is when it is interrupted is worth having, too
+                runs[name].lock_wait_ms = max(map(float, LOCK_WAIT.findall(cluster.log)), default=0)
+                _report(console, options.results, circumstances, runs)
 
 
 def _look(options, databases: int, tables: int) -> None:
@@ -152,9 +175,9 @@ def _cpu_seconds(postmaster: int, launcher: int) -> float:
     return sum(map(int, ended)) / os.sysconf("SC_CLK_TCK") + int(Path(f"/proc/{launcher}/schedstat").read_text().split()[0]) / 1e9
 
 
-def _week(cluster: Cluster, options, night, extensions: list[str]) -> Run:
-    """Let a week go by; `night(cluster)` is a context for each night, if any."""
-    run, conn = Run(), cluster.connect()
+def _week(cluster: Cluster, options, night, extensions: list[str], run: Run) -> None:
+    """Let a week go by, and note the results as they come; `night(cluster)` is a context for each night, if any."""
+    conn = cluster.connect()
     for extension in ("pg_cyclone", *extensions):
         conn.execute(f"CREATE EXTENSION {extension}")
     checks.create_extensions(conn)
@@ -174,20 +197,20 @@ def _week(cluster: Cluster, options, night, extensions: list[str]) -> Run:
 
     def note_needs() -> None:
         rows = {table: conn.execute(f"SELECT count(*) FROM {table}").fetchone()[0] for table in TABLES}
+        run.wal_mb = float(conn.execute("SELECT pg_current_wal_lsn() - '0/0'::pg_lsn").fetchone()[0] - first) / MB
         run.needs.append(((time.monotonic() - start) / day_seconds, sum(rows[table] * each[table] for table in TABLES) / MB))
 
     with _sampled(cluster, run, start, day_seconds):
+        note_needs()
         for day in range(DAYS):
+            _load(cluster, options, options.day, until(day + 1 - NIGHT), run.day_times_ms)
             note_needs()
-            run.times_ms += _load(cluster, options, options.day, until(day + 1 - NIGHT))
             _evening(conn, day, day_seconds)
             note_needs()
             with night(cluster) if night else nullcontext():
-                run.night_times_ms += _load(cluster, options, options.night, until(day + 1))
-        note_needs()
-    run.times_ms += run.night_times_ms
-    run.wal_mb = float(conn.execute("SELECT pg_current_wal_lsn() - '0/0'::pg_lsn").fetchone()[0] - first) / MB
-    run.lock_wait_ms = max(map(float, LOCK_WAIT.findall(cluster.log)), default=0)
+                _load(cluster, options, options.night, until(day + 1), run.night_times_ms)
+            note_needs()
+            run.mornings.append(run.needs[-1])
     # what an autovacuum or a page's pruning leaves to the next VACUUM is no fault
     _set(cluster, "ALTER SYSTEM SET autovacuum = off")
     wait_until(lambda: conn.execute("SELECT count(*) FROM pg_stat_activity WHERE backend_type = 'autovacuum worker'").fetchone() == (0,),
@@ -195,7 +218,6 @@ def _week(cluster: Cluster, options, night, extensions: list[str]) -> Run:
     conn.execute("VACUUM (INDEX_CLEANUP on)")
     checks.assert_clean(conn, *TABLES)
     conn.close()
-    return run
 
 
 def _evening(conn, day: int, day_seconds: float) -> None:
@@ -208,8 +230,8 @@ def _evening(conn, day: int, day_seconds: float) -> None:
     conn.execute("SELECT pg_stat_force_next_flush()")  # or statistics would come up to ten seconds later: in a short week that is hours
 
 
-def _load(cluster: Cluster, options, rate: float, seconds: float) -> list[float]:
-    """Run pgbench at that rate, and return how long each transaction took, in ms."""
+def _load(cluster: Cluster, options, rate: float, seconds: float, times_ms: list[float]) -> None:
+    """Run pgbench at that rate, and add how long each transaction took, in ms, also if it is interrupted."""
     with tempfile.TemporaryDirectory() as folder:
         arguments = []
         for name, script in SCRIPTS.items():
@@ -218,8 +240,13 @@ def _load(cluster: Cluster, options, rate: float, seconds: float) -> list[float]
         env = {**cluster.client_env(), "PGAPPNAME": "pgbench"}
         command = [program_path(cluster.prefix, "pgbench"), "--no-vacuum", "--client=4", f"--rate={rate}", f"--time={max(1, round(seconds))}",
                    f"--define=rows={options.rows}", "--log", f"--log-prefix={folder}/log", *arguments]  # fmt: skip
-        subprocess.run(command, env=program_env(cluster.prefix, **env), check=True, capture_output=True, cwd=folder)
-        return [int(line.split()[2]) / 1000 for file in Path(folder).glob("log.*") for line in file.read_text().splitlines()]
+        try:
+            subprocess.run(command, env=program_env(cluster.prefix, **env), check=True, capture_output=True, text=True, cwd=folder)
+        except subprocess.CalledProcessError as error:
+            raise RuntimeError(f"pgbench failed with status {error.returncode}:\n{error.stderr}") from error
+        finally:
+            lines = (line.split() for file in Path(folder).glob("log.*") for line in file.read_text().splitlines())
+            times_ms += [int(words[2]) / 1000 for words in lines if len(words) > 6]  # the last line may have been cut off
 
 
 @contextmanager
@@ -273,12 +300,14 @@ def _pg_squeeze(cluster: Cluster):
 def _report(console: Console, folder: Path, circumstances: dict, runs: dict[str, Run]) -> None:
     """Print a table, and write it, the sizes and the chart."""
     folder.mkdir(parents=True, exist_ok=True)
-    head = ["contender", "size at a night's end, times what the rows need, at most", "mean size after the first day, MB", "p95, ms",
-            "p95 by night, ms", "WAL, MB", "longest wait for a lock, ms"]  # fmt: skip
+    head = ["contender", "days", "size at a night's end, times what the rows need, at most", "at any time after the first night",
+            "mean size after the first day, MB", "p95, ms", "p95 by night, ms", "WAL, MB", "longest wait for a lock, ms"]  # fmt: skip
     table, lines = Table(*head), []
     for name, run in runs.items():
-        p95, night = (statistics.quantiles(times, n=20)[18] for times in (run.times_ms, run.night_times_ms))
-        lines.append([name, f"{run.worst():.2f}", f"{run.mean():.0f}", f"{p95:.2f}", f"{night:.2f}", f"{run.wal_mb:.0f}", f"{run.lock_wait_ms:.1f}"])
+        p95, night = (statistics.quantiles(times, n=20)[18] if len(times) > 1 else math.nan
+                      for times in (run.day_times_ms + run.night_times_ms, run.night_times_ms))  # fmt: skip
+        lines.append([name, f"{run.days():.1f}", f"{run.worst():.2f}", f"{run.worst_ever():.2f}", f"{run.mean():.0f}", f"{p95:.2f}", f"{night:.2f}",
+                      f"{run.wal_mb:.0f}", f"{run.lock_wait_ms:.1f}"])  # fmt: skip
         table.add_row(*lines[-1])
     console.print(table)
     rows = [head, ["---"] * len(head), *lines]
@@ -298,12 +327,16 @@ def _draw(runs: dict[str, Run]):
     for day in range(DAYS):
         axes.axvspan(day + 1 - NIGHT, day + 1, color="#eeeeee", linewidth=0)
     for name, run in runs.items():
-        axes.plot(*zip(*run.sizes, strict=True), label=name)
-    axes.plot(*zip(*next(iter(runs.values())).needs, strict=True), color="#404040", linestyle=":", label="what the rows need")
+        axes.plot([day for day, _ in run.sizes], [size for _, size in run.sizes], label=name)
+    needs = next(iter(runs.values())).needs
+    axes.plot([day for day, _ in needs], [need for _, need in needs], color="#404040", linestyle=":", label="what the rows need")
     axes.set(xlabel="days", ylabel="size of all tables and indexes, MB", ylim=(0, None))
     axes.legend()
     return figure
 
 
 if __name__ == "__main__":
-    main()
+    try:
+        main()
+    except KeyboardInterrupt:
+        sys.exit("interrupted")
