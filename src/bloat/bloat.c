@@ -131,6 +131,7 @@ static Relation open_relation(const BloatReport *report, Oid relid, bool *locked
 static RelationBloat *add_row(BloatReport *report, Oid relid, char relkind);
 static const char *kind_name(char relkind);
 static void put_rows(const BloatReport *report, ReturnSetInfo *result);
+static int64 inplace_saving(const BloatEstimate *estimate);
 static void put_sizes(const BloatReport *report, const BloatEstimate *estimate,
 					  Datum *values, bool *nulls);
 static void put_command(const BloatReport *report, Datum *values, bool *nulls);
@@ -247,6 +248,30 @@ pg_cyclone_bloat_sample(PG_FUNCTION_ARGS)
 	values[2] = Int64GetDatum((int64) saved);
 	values[3] = Int64GetDatum((int64) (estimate.rewritten_error * CONFIDENCE * BLCKSZ));
 	PG_RETURN_DATUM(HeapTupleGetDatum(heap_form_tuple(desc, values, nulls)));
+}
+
+/* bloat_could_win -- see bloat.h. */
+double
+bloat_could_win(Oid relid)
+{
+	BloatReport report = {.wait = false,.most_pages = USUAL_SAMPLE_PAGES};
+	double		bytes = -1;
+
+	Assert(ActiveSnapshotSet());
+
+	pg_prng_seed(&report.prng, pg_prng_uint64(&pg_global_prng_state));
+	report_table(&report, relid);
+	if (!report.in_place)
+		return -1;
+	foreach_ptr(RelationBloat, row, report.rows)
+	{
+		bool		has_figure = !row->is_missing && row->estimate.known;
+
+		if (bytes < 0 && !has_figure)
+			return -1;
+		bytes = Max(bytes, 0) + (has_figure ? (double) inplace_saving(&row->estimate) : 0);
+	}
+	return bytes;
 }
 
 /* bloat_may_be_told -- see bloat.h. */
@@ -538,6 +563,14 @@ put_rows(const BloatReport *report, ReturnSetInfo *result)
 	}
 }
 
+/* inplace_saving -- how many bytes VACUUM (FULL INPLACE) would give back of a relation. */
+static int64
+inplace_saving(const BloatEstimate *estimate)
+{
+	Assert(estimate->known);
+	return ((int64) estimate->pages - (int64) Min(estimate->inplace_pages, estimate->pages)) * BLCKSZ;
+}
+
 /* put_sizes -- the columns about a single relation. */
 static void
 put_sizes(const BloatReport *report, const BloatEstimate *estimate,
@@ -545,7 +578,7 @@ put_sizes(const BloatReport *report, const BloatEstimate *estimate,
 {
 	int64		size = (int64) estimate->pages * BLCKSZ;
 	int64		rewritten = (int64) estimate->rewritten_pages * BLCKSZ;
-	int64		in_place = (int64) Min(estimate->inplace_pages, estimate->pages) * BLCKSZ;
+	int64		saving = estimate->known ? inplace_saving(estimate) : 0;
 	int64		bloat = Max(size - rewritten, 0);
 
 	Assert(estimate->sampled_pages <= estimate->pages);
@@ -568,8 +601,8 @@ put_sizes(const BloatReport *report, const BloatEstimate *estimate,
 	PUT(COLUMN_REWRITE_SIZE, Int64GetDatum(rewritten));
 	if (report->in_place)
 	{
-		PUT(COLUMN_INPLACE_SIZE, Int64GetDatum(in_place));
-		PUT(COLUMN_INPLACE_BYTES, Int64GetDatum(size - in_place));
+		PUT(COLUMN_INPLACE_SIZE, Int64GetDatum(size - saving));
+		PUT(COLUMN_INPLACE_BYTES, Int64GetDatum(saving));
 	}
 }
 

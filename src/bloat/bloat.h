@@ -42,6 +42,13 @@ typedef struct BloatEstimate
 extern bool bloat_may_be_told(Oid relid);
 
 /*
+ * How many bytes VACUUM (FULL INPLACE) would give back of a table with TOAST table and
+ * indexes, by a sample as in the view cyclone.bloat; -1 if the table can't be locked at
+ * once, read or compacted.  With an active snapshot; needs no privilege.
+ */
+extern double bloat_could_win(Oid relid);
+
+/*
  * Call a routine that reads an open relation, in a subtransaction.  Returns false,
  * with a warning, if the relation can't be read.  Not in parallel mode.
  */

@@ -30,8 +30,10 @@
 
 #include "access/xact.h"
 #include "access/xlog.h"
+#include "catalog/pg_control.h"
 #include "catalog/pg_database.h"
 #include "commands/dbcommands.h"
+#include "common/controldata_utils.h"
 #include "miscadmin.h"
 #include "nodes/parsenodes.h"
 #include "postmaster/bgworker.h"
@@ -51,6 +53,7 @@
 
 CompactionShared *compaction_shared = NULL;
 
+static bool server_was_shut_down(void);
 static void start_when_due(XactEvent event, void *arg);
 static bool start_launcher(void);
 static const char *defines(List *options, const char *option);
@@ -88,7 +91,24 @@ compaction_shmem_init(void)
 		pg_atomic_init_u32(&compaction_shared->has_launcher, 0);
 		pg_atomic_init_u64(&compaction_shared->launch_at, 0);
 		compaction_shared->lock = &GetNamedLWLockTranche(TRANCHE)->lock;
+		compaction_shared->was_shut_down = server_was_shut_down();
 	}
+}
+
+/*
+ * server_was_shut_down
+ *		Was the server shut down in peace, as far as its control file tells?  Before
+ *		recovery, in the postmaster.  Not a standby: its primary may have crashed.
+ */
+static bool
+server_was_shut_down(void)
+{
+	bool		is_whole;
+	ControlFileData *control = get_controlfile(DataDir, &is_whole);
+	bool		was_shut_down = is_whole && control->state == DB_SHUTDOWNED;
+
+	pfree(control);
+	return was_shut_down;
 }
 
 /*

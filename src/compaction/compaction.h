@@ -44,6 +44,8 @@ typedef struct CompactionShared
 	pg_atomic_uint32 has_launcher;
 	pg_atomic_uint64 launch_at; /* no launcher is started before that time */
 	LWLock	   *lock;
+	bool		was_shut_down;	/* the server, before it was started; else it
+								 * has crashed, or is a copy */
 	TimestampTz wal_since;		/* when the day began */
 	uint64		wal_bytes;		/* written in this day */
 	CompactionSlot slots[COMPACTION_MAX_WORKERS];

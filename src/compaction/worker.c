@@ -19,10 +19,12 @@
  * at it, was killed, or the server with it.  Its table has to wait for a while, or it could
  * bring the server down again and again.  By a note on disk the crash counts among
  * those for which autovacuum leaves a table, or all, to PostgreSQL (running_notes.c).
+ * A run that the server's shutdown has ended is one that was stopped.
  *
  * The worker has all rights, so it uses no object in schema cyclone that isn't the
- * extension's.  While VACUUM works the worker has no transaction of its own open, so
- * the extension can be dropped or updated at any time.
+ * extension's: each of its transactions locks those that it uses, and looks.  While
+ * VACUUM works, or pages are read for a sample, none of them is locked, so the extension
+ * can be dropped or updated at any time.
  *
  * Portions Copyright (c) 2026, the pg_cyclone developers
  *
@@ -49,6 +51,7 @@
 #include "postmaster/bgworker.h"
 #include "postmaster/interrupt.h"
 #include "storage/ipc.h"
+#include "storage/latch.h"
 #include "storage/lmgr.h"
 #include "storage/proc.h"
 #include "tcop/tcopprot.h"
@@ -62,8 +65,10 @@
 #include "utils/portal.h"
 #include "utils/snapmgr.h"
 #include "utils/timestamp.h"
+#include "utils/wait_event.h"
 
 #include "autovacuum/running_notes.h"
+#include "bloat/bloat.h"
 #include "compaction/compaction.h"
 #include "compaction/decision.h"
 #include "debug_point.h"
@@ -74,6 +79,10 @@
 
 /* The most tables that are sampled in a visit */
 #define MAX_SAMPLES		20
+
+/* How often, and in which steps, the worker tries to lock the extension's objects */
+#define LOCK_TRIES		50
+#define LOCK_PAUSE_MS	100
 
 /* A table that is sampled or due */
 typedef struct Table
@@ -115,18 +124,19 @@ static void leave_slot(int code, Datum arg);
 static void prepare_session(void);
 static void visit(void);
 static bool is_wanted(void);
-static bool extension_is_there(void);
-static bool is_extensions(Oid schema, const char *name, Oid extension);
 static void begin(void);
+static bool lock_objects(bool *are_there);
+static Oid	object_of(const char *name);
 static void end(void);
 static void run_sql(const char *sql, int nargs, Oid *types, Datum *values, const char *nulls);
 static void tidy_up(void);
 static List *tables_to_sample(bool *is_any_due);
-static void sample_table(Oid relid);
+static void sample_table(Table *table);
 static void prepare_sample(Table *table);
 static void read_sample(Table *table);
 static void note_sample(const Table *table);
 static Table *next_due(void);
+static void read_hours(Table *table, HeapTuple row, TupleDesc desc, int hours, int window_ends);
 static double double_of(HeapTuple row, TupleDesc desc, int column, double otherwise);
 static void compact_table(Table *table);
 static void prepare_run(Table *table);
@@ -139,6 +149,7 @@ static bool at_no_table(void);
 static int64 size_of(Oid relid);
 static void note_begin(const Table *table);
 static void note_end(const Table *table, const RunResult *result);
+static void note_locked(const Table *table);
 
 /* pg_cyclone_compaction_worker -- the entry of the process; arg is the number of its slot. */
 void
@@ -237,11 +248,11 @@ visit(void)
 		return;
 	tidy_up();
 	tables = tables_to_sample(&is_any_due);
-	foreach_oid(relid, tables)
+	foreach_ptr(Table, one, tables)
 	{
 		if (!is_wanted())
 			return;
-		sample_table(relid);
+		sample_table(one);
 	}
 	/* mostly there is nothing to do, and the view is all that a visit costs */
 	if (tables == NIL && !is_any_due)
@@ -251,7 +262,7 @@ visit(void)
 		compact_table(table);
 }
 
-/* is_wanted -- is compaction on, and does the database have the extension? */
+/* is_wanted -- is compaction on? */
 static bool
 is_wanted(void)
 {
@@ -261,48 +272,91 @@ is_wanted(void)
 		ConfigReloadPending = false;
 		ProcessConfigFile(PGC_SIGHUP);
 	}
-	return cyclone_compaction && cyclone_enabled && extension_is_there();
+	return cyclone_compaction && cyclone_enabled;
 }
 
-/* extension_is_there -- is it, with all objects that we need? */
-static bool
-extension_is_there(void)
-{
-	Oid			schema;
-	Oid			extension;
-	bool		is_there;
-
-	SetCurrentStatementStartTimestamp();
-	StartTransactionCommand();
-	schema = get_namespace_oid("cyclone", true);
-	extension = get_extension_oid("pg_cyclone", true);
-	is_there = OidIsValid(schema) && OidIsValid(extension) &&
-		is_extensions(schema, "compaction", extension) &&
-		is_extensions(schema, "compaction_state", extension) &&
-		is_extensions(schema, "compaction_policies", extension);
-	CommitTransactionCommand();
-	return is_there;
-}
-
-/* is_extensions -- is there a relation of this name that belongs to the extension? */
-static bool
-is_extensions(Oid schema, const char *name, Oid extension)
-{
-	Oid			relid = get_relname_relid(name, schema);
-
-	return OidIsValid(relid) && getExtensionOfObject(RelationRelationId, relid) == extension;
-}
-
-/* begin -- a transaction with a snapshot, for statements. */
+/*
+ * begin
+ *		A transaction with a snapshot, for statements on the extension's objects, which it
+ *		locks.  If they are gone, or another session keeps them locked, the process ends.
+ */
 static void
 begin(void)
 {
+	bool		are_there;
+
 	Assert(!IsTransactionState());
 
-	SetCurrentStatementStartTimestamp();
-	StartTransactionCommand();
+	for (int i = 0;; i++)
+	{
+		SetCurrentStatementStartTimestamp();
+		StartTransactionCommand();
+		if (lock_objects(&are_there))
+			break;
+		CommitTransactionCommand();
+		MemoryContextSwitchTo(visit_context);
+		if (!are_there || i == LOCK_TRIES)
+			proc_exit(0);
+		(void) WaitLatch(MyLatch, WL_LATCH_SET | WL_TIMEOUT | WL_EXIT_ON_PM_DEATH, LOCK_PAUSE_MS,
+						 PG_WAIT_EXTENSION);
+		ResetLatch(MyLatch);
+		CHECK_FOR_INTERRUPTS();
+	}
 	SPI_connect();
 	PushActiveSnapshot(GetTransactionSnapshot());
+}
+
+/*
+ * lock_objects
+ *		Lock the objects that the statements name, without waiting; false if that can't
+ *		be done, or they aren't there, or aren't the extension's.
+ *
+ * Without the locks a role could put objects of its own in their place when the extension
+ * is dropped, between our look and our statement, and their functions would have all
+ * rights.
+ */
+static bool
+lock_objects(bool *are_there)
+{
+	static const struct
+	{
+		const char *name;
+		LOCKMODE	mode;
+	}			objects[] =
+
+	{
+		{"compaction_details", AccessShareLock},
+		{"compaction_state", RowExclusiveLock},
+		{"compaction_policies", RowExclusiveLock},
+	};
+
+	*are_there = true;
+	for (int i = 0; i < lengthof(objects); i++)
+	{
+		Oid			relid = object_of(objects[i].name);
+
+		if (OidIsValid(relid) && !ConditionalLockRelationOid(relid, objects[i].mode))
+			return false;
+		/* it may have been another one's until we had the lock */
+		if (!OidIsValid(relid) || object_of(objects[i].name) != relid)
+		{
+			*are_there = false;
+			return false;
+		}
+	}
+	return true;
+}
+
+/* object_of -- the relation of this name that belongs to the extension; invalid if there is none. */
+static Oid
+object_of(const char *name)
+{
+	Oid			schema = get_namespace_oid("cyclone", true);
+	Oid			extension = get_extension_oid("pg_cyclone", true);
+	Oid			relid = OidIsValid(schema) ? get_relname_relid(name, schema) : InvalidOid;
+
+	return OidIsValid(relid) && OidIsValid(extension) &&
+		getExtensionOfObject(RelationRelationId, relid) == extension ? relid : InvalidOid;
 }
 
 /* end -- commit it. */
@@ -331,10 +385,17 @@ run_sql(const char *sql, int nargs, Oid *types, Datum *values, const char *nulls
 		elog(ERROR, "statement \"%s\" failed: %s", sql, SPI_result_code_string(code));
 }
 
-/* tidy_up -- forget dropped tables; and note that runs that have not ended were killed, as we are alone here. */
+/*
+ * tidy_up
+ *		Forget dropped tables, and note how runs have ended that have not said so, as we are
+ *		alone here: they were stopped by a shutdown of the server, or else killed.
+ */
 static void
 tidy_up(void)
 {
+	Oid			types[] = {BOOLOID};
+	Datum		values[] = {BoolGetDatum(compaction_shared->was_shut_down)};
+
 	begin();
 	run_sql("DELETE FROM cyclone.compaction_state s"
 			" WHERE NOT EXISTS (SELECT FROM pg_class c WHERE c.oid = s.relid)",
@@ -342,9 +403,11 @@ tidy_up(void)
 	run_sql("DELETE FROM cyclone.compaction_policies p WHERE p.relation IS NOT NULL"
 			" AND NOT EXISTS (SELECT FROM pg_class c WHERE c.oid = p.relation)",
 			0, NULL, NULL, NULL);
-	run_sql("UPDATE cyclone.compaction_state SET outcome = 'killed', ended_at = now(), began_at = NULL,"
-			" failures = failures + 1, error = NULL WHERE began_at IS NOT NULL",
-			0, NULL, NULL, NULL);
+	run_sql("UPDATE cyclone.compaction_state SET ended_at = now(), began_at = NULL, error = NULL,"
+			" outcome = CASE WHEN $1 AND began_at < pg_postmaster_start_time() THEN 'stopped' ELSE 'killed' END,"
+			" failures = failures + CASE WHEN $1 AND began_at < pg_postmaster_start_time() THEN 0 ELSE 1 END"
+			" WHERE began_at IS NOT NULL",
+			1, types, values, NULL);
 
 	/*
 	 * if the clock was set back, a pause would last for as long as it was
@@ -369,7 +432,7 @@ tables_to_sample(bool *is_any_due)
 
 	*is_any_due = false;
 	begin();
-	run_sql("SELECT relation::oid, reason = 'due' FROM cyclone.compaction_details"
+	run_sql("SELECT relation::oid, reason = 'due', hours, window_ends FROM cyclone.compaction_details"
 			" WHERE reason IN ('not sampled yet', 'due') ORDER BY size DESC",
 			0, NULL, NULL, NULL);
 	for (uint64 i = 0; i < SPI_processed; i++)
@@ -382,7 +445,15 @@ tables_to_sample(bool *is_any_due)
 		if (DatumGetBool(SPI_getbinval(row, desc, 2, &is_null)))
 			*is_any_due = true;
 		else if (list_length(tables) < MAX_SAMPLES)
-			tables = lappend_oid(tables, DatumGetObjectId(SPI_getbinval(row, desc, 1, &is_null)));
+		{
+			Table	   *table = palloc0_object(Table);
+
+			table->relid = DatumGetObjectId(SPI_getbinval(row, desc, 1, &is_null));
+			table->size = -1;
+			table->since_last = -1;
+			read_hours(table, row, desc, 3, 4);
+			tables = lappend(tables, table);
+		}
 		MemoryContextSwitchTo(old);
 	}
 	end();
@@ -393,24 +464,22 @@ tables_to_sample(bool *is_any_due)
  * sample_table
  *		Estimate what VACUUM (FULL INPLACE) would win of a table, and note it.
  *
- * While pages are read no object of the extension is locked.  A session that wants the
- * table ends the sample.
+ * A session that wants the table ends the sample.  So does the end of the window.
  */
 static void
-sample_table(Oid relid)
+sample_table(Table *table)
 {
-	Table		table = {.relid = relid,.size = -1,.since_last = -1};
 	RunResult	result = {.outcome = OUTCOME_DONE};
 
-	Assert(OidIsValid(relid));
-	run(&table, prepare_sample, &result);
+	Assert(OidIsValid(table->relid));
+	run(table, prepare_sample, &result);
 	if (result.outcome == OUTCOME_DONE)
-		run(&table, read_sample, &result);
+		run(table, read_sample, &result);
 	HOLD_CANCEL_INTERRUPTS();
 	if (result.outcome == OUTCOME_DONE)
-		note_sample(&table);
+		note_sample(table);
 	else
-		note_end(&table, &result);
+		note_end(table, &result);
 	QueryCancelPending = false;
 	RESUME_CANCEL_INTERRUPTS();
 }
@@ -428,15 +497,14 @@ prepare_sample(Table *table)
 static void
 read_sample(Table *table)
 {
-	Oid			types[] = {OIDOID};
-	Datum		values[] = {ObjectIdGetDatum(table->relid)};
-
-	begin();
-	run_sql("SELECT CASE WHEN bool_or(inplace_bytes IS NOT NULL AND relation = $1)"
-			" THEN sum(inplace_bytes)::float8 END FROM cyclone.bloat_rows($1)",
-			1, types, values, NULL);
-	table->would_win = double_of(SPI_tuptable->vals[0], SPI_tuptable->tupdesc, 1, -1);
-	end();
+	SetCurrentStatementStartTimestamp();
+	StartTransactionCommand();
+	PushActiveSnapshot(GetTransactionSnapshot());
+	pgstat_report_activity(STATE_RUNNING, psprintf("sample of relation %u", table->relid));
+	table->would_win = bloat_could_win(table->relid);
+	PopActiveSnapshot();
+	CommitTransactionCommand();
+	pgstat_report_activity(STATE_IDLE, NULL);
 }
 
 /* note_sample -- note its result. */
@@ -446,8 +514,6 @@ note_sample(const Table *table)
 	Oid			types[] = {OIDOID, FLOAT8OID};
 	Datum		values[] = {ObjectIdGetDatum(table->relid), Float8GetDatum(table->would_win)};
 
-	if (!extension_is_there())
-		return;
 	begin();
 	run_sql("INSERT INTO cyclone.compaction_state AS s (relid, sampled_at, sampled_size, sampled_changes, would_win)"
 			" SELECT relation, now(), size, changes, CASE WHEN $2 >= 0 THEN $2 END FROM cyclone.compaction_details WHERE relation = $1"
@@ -479,7 +545,6 @@ next_due(void)
 		HeapTuple	row = SPI_tuptable->vals[0];
 		TupleDesc	desc = SPI_tuptable->tupdesc;
 		bool		is_null;
-		Datum		value;
 
 		table = palloc0_object(Table);
 		table->relid = DatumGetObjectId(SPI_getbinval(row, desc, 1, &is_null));
@@ -487,16 +552,25 @@ next_due(void)
 		table->latency_target = TextDatumGetCString(SPI_getbinval(row, desc, 3, &is_null));
 		table->would_win = double_of(row, desc, 4, 0);
 		table->cooldown = double_of(row, desc, 5, 0);
-		value = SPI_getbinval(row, desc, 6, &is_null);
-		table->must_end = is_null ? 0 : DatumGetTimestampTz(value);
 		table->backoff = (int) double_of(row, desc, 7, 0);
 		table->since_last = double_of(row, desc, 8, -1);
-		table->has_usual_hours =
-			strcmp(TextDatumGetCString(SPI_getbinval(row, desc, 9, &is_null)), cyclone_compaction_window) == 0;
+		read_hours(table, row, desc, 9, 6);
 		MemoryContextSwitchTo(old);
 	}
 	end();
 	return table;
+}
+
+/* read_hours -- when its window ends, by these columns of a row. */
+static void
+read_hours(Table *table, HeapTuple row, TupleDesc desc, int hours, int window_ends)
+{
+	bool		is_null;
+	Datum		value = SPI_getbinval(row, desc, window_ends, &is_null);
+
+	table->must_end = is_null ? 0 : DatumGetTimestampTz(value);
+	table->has_usual_hours =
+		strcmp(TextDatumGetCString(SPI_getbinval(row, desc, hours, &is_null)), cyclone_compaction_window) == 0;
 }
 
 /* double_of -- a column of a row; the last argument if it is null. */
@@ -530,11 +604,8 @@ compact_table(Table *table)
 	if (is_prepared)
 	{
 		run(table, run_vacuum, &result);
-		if (result.outcome == OUTCOME_DONE && table->is_skipped)
-			result.outcome = OUTCOME_GAVE_WAY;
+		table->is_locked = result.outcome == OUTCOME_DONE && table->is_skipped;
 	}
-	else if (table->is_locked)
-		result.outcome = OUTCOME_GAVE_WAY;
 	else if (table->why_not != NULL)
 	{
 		result.outcome = OUTCOME_FAILED;
@@ -543,7 +614,10 @@ compact_table(Table *table)
 	HOLD_CANCEL_INTERRUPTS();
 	if (is_prepared)
 		measure(table, start, &before, &result);
-	note_end(table, &result);
+	if (table->is_locked && result.outcome == OUTCOME_DONE)
+		note_locked(table);
+	else
+		note_end(table, &result);
 	QueryCancelPending = false;
 	RESUME_CANCEL_INTERRUPTS();
 }
@@ -748,8 +822,7 @@ note_begin(const Table *table)
 
 /*
  * note_end
- *		Note how the run has ended, unless the extension is gone meanwhile.  The table is
- *		to be sampled again.
+ *		Note how the run has ended.  The table is to be sampled again.
  */
 static void
 note_end(const Table *table, const RunResult *result)
@@ -774,8 +847,6 @@ note_end(const Table *table, const RunResult *result)
 	};
 	char		nulls[lengthof(types) + 1] = "          ";
 
-	if (!extension_is_there())
-		return;
 	if (result->error == NULL)
 		nulls[2] = 'n';
 	begin();
@@ -795,5 +866,27 @@ note_end(const Table *table, const RunResult *result)
 			" last_seconds = coalesce(excluded.last_seconds, s.last_seconds),"
 			" last_size = coalesce(excluded.last_size, s.last_size), sampled_at = NULL, would_win = NULL",
 			lengthof(types), types, values, nulls);
+	end();
+}
+
+/*
+ * note_locked
+ *		Note that another session had locked the table when the run was to begin.  The
+ *		sample is as good as before.  That is no failure, by which the pause would double:
+ *		autovacuum may be at a table each time that we come.
+ */
+static void
+note_locked(const Table *table)
+{
+	Oid			types[] = {OIDOID, TEXTOID};
+	Datum		values[] = {
+		ObjectIdGetDatum(table->relid),
+		CStringGetTextDatum(compaction_outcome_name(OUTCOME_GAVE_WAY))
+	};
+
+	begin();
+	run_sql("UPDATE cyclone.compaction_state SET began_at = NULL, ended_at = now(), outcome = $2, error = NULL"
+			" WHERE relid = $1",
+			2, types, values, NULL);
 	end();
 }

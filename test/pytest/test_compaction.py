@@ -268,11 +268,12 @@ def test_advice_says_that_it_will_be_compacted(server):
         assert "VACUUM (FULL INPLACE)" not in advice()
 
 
-def test_gives_way_to_ddl(server):
+@pytest.mark.parametrize("statement", ["ALTER TABLE t ADD added int", pytest.param("VACUUM t", marks=pytest.mark.once)])
+def test_gives_way(server, statement):
     """DDL, and a VACUUM, wait no longer than until the worker has ended what it does; then there is a pause."""
     with server.connect() as conn:
         with server.parked("inplace-plan"):
-            conn.execute("ALTER TABLE t ADD added int")
+            conn.execute(statement)
             row = server.wait_for(last_outcome="gave way")
         assert row["reason"] == "gave way"
         assert 0 < row["figure"] <= 600
@@ -300,19 +301,37 @@ def test_table_that_is_locked_is_left_alone(server):
         other.execute("LOCK t IN SHARE UPDATE EXCLUSIVE MODE")
         server.on()
         server.wait_for("u", last_outcome="done")
-        assert server.wait_for(last_outcome="gave way")["runs"] == 0
+        row = server.wait_for(last_outcome="gave way")
+        assert row["runs"] == 0 and row["would_win"] > 3 * MB
         other.execute("ROLLBACK")
 
 
+@pytest.mark.once
+def test_autovacuum_that_is_there_first_is_no_failure(server):
+    """However often it is: the pause is ten minutes each time, and the table isn't sampled anew."""
+    with server.connect() as conn, server.connect() as autovacuum:
+        autovacuum.execute("BEGIN; LOCK t IN SHARE UPDATE EXCLUSIVE MODE")
+        server.on()
+        sampled = server.wait_for(last_outcome="gave way")["sampled_at"]
+        for _ in range(2):
+            conn.execute("UPDATE cyclone.compaction_state SET outcome = 'none', ended_at = now() - interval '1 hour'")
+            row = server.wait_for(last_outcome="gave way")
+            assert row["reason"] == "gave way" and row["figure"] <= 600
+            assert sampled == row["sampled_at"] is not None
+        conn.execute("UPDATE cyclone.compaction_state SET ended_at = now() - interval '1 hour'")
+        autovacuum.execute("ROLLBACK")
+        server.wait_for(last_outcome="done")
+
+
 def test_table_that_is_locked_at_the_last_moment(server):
-    """VACUUM skips it: that is no run in vain, by which the cooldown would double."""
+    """VACUUM skips it: that is no run in vain, by which the cooldown would double, nor a failure, by which the pause would."""
     with server.connect() as conn, server.connect() as other:
         with server.parked("compaction-run"):
             other.execute("BEGIN")
             other.execute("LOCK t IN SHARE UPDATE EXCLUSIVE MODE")
         row = server.wait_for(last_outcome="gave way")
         assert (row["runs"], row["reason"]) == (0, "gave way")
-        assert conn.execute("SELECT backoff, failures, done_at FROM cyclone.compaction_state").fetchall() == [(0, 1, None)]
+        assert conn.execute("SELECT backoff, failures, done_at FROM cyclone.compaction_state").fetchall() == [(0, 0, None)]
         other.execute("ROLLBACK")
 
 
@@ -388,6 +407,16 @@ def test_ends_when_the_wal_of_the_day_is_used_up(server):
 
 
 @pytest.mark.once
+def test_samples_end_with_the_window(server):
+    """Those of tables that were chosen before, too."""
+    with server.connect() as conn:
+        with server.parked("bloat-page"):
+            server.set(**{"cyclone.compaction_window": never(conn)})
+            assert server.wait_for(last_outcome="stopped")["would_win"] is None
+        assert server.wait_for(reason="outside the window")["sampled_at"] is None
+
+
+@pytest.mark.once
 def test_tables_that_are_left_to_postgresql(server):
     """They are none that fail: they aren't even sampled."""
     with server.connect() as conn:
@@ -423,8 +452,9 @@ def test_error_is_one_tables(server):
         assert "debug point" in row["last_error"]
         assert 0 < row["figure"] <= 3600
         server.set(**{"cyclone.debug_point": None})
-        make(conn, "u")
-        server.wait_for("u", last_outcome="done")
+        name = """ "U ""v"" 'w'; --" """
+        make(conn, name)
+        server.wait_for(name, last_outcome="done")
         assert server.row()["reason"] == "failed"
         checks.assert_clean(conn, "t")
 
@@ -476,11 +506,13 @@ def test_switched_off_while_the_launcher_starts(server):
         wait_until(lambda: not starting.exists(), "the launcher's end")
 
 
-# Where a worker may stand still: while it samples, and in each step of FULL INPLACE, the last of which are about an index
-POINTS = ["bloat-page", "heap-scan", "inplace-plan", "inplace-pause", "inplace-batch", "shrink-build", "shrink-swap"]
+# Where a worker may stand still: while it samples, before VACUUM begins, and in each step of FULL INPLACE, the last of which are about an
+# index. Steps between these are in test_inplace.py and test_index_shrink.py, for the command.
+POINTS = ["bloat-page", "inplace-plan", "inplace-batch", "shrink-swap"]
+ONCE = ["compaction-run", "heap-scan", "inplace-pause", "inplace-look", "shrink-create", "shrink-build", "shrink-built", "shrink-validate"]
 
 
-@pytest.mark.parametrize("point", POINTS)
+@pytest.mark.parametrize("point", [*POINTS, *(pytest.param(point, marks=pytest.mark.once) for point in ONCE)])
 def test_stopped_at_any_point(server, point):
     """A worker that is cancelled, or terminated, or whose launcher is, leaves a pause, if any, and what the next one can go on with."""
     position = len(server.cluster.log)
@@ -568,6 +600,23 @@ def test_extension_is_dropped_and_created_anew(server):
             conn.execute("DROP EXTENSION pg_cyclone")
         wait_until(lambda: worker not in server.processes(), "the worker's end")
         conn.execute("CREATE EXTENSION pg_cyclone")
+        checks.assert_clean(conn, "t")
+
+
+@pytest.mark.once
+@pytest.mark.parametrize("point", ["bloat-page", "inplace-plan"])
+def test_restart_leaves_no_pause(new_cluster, point):
+    """A server that is shut down ends a run, or a sample, as the end of the window does."""
+    cluster = new_cluster(**SETTINGS)
+    server = Server(cluster)
+    server.next_database()
+    with server.connect() as conn:
+        make(conn)
+    with server.parked(point):
+        cluster.restart()
+    server.wait_for(last_outcome="done")
+    with server.connect() as conn:
+        assert conn.execute("SELECT failures FROM cyclone.compaction_state").fetchall() == [(0,)]
         checks.assert_clean(conn, "t")
 
 
