@@ -229,13 +229,20 @@ queue_run(Queue queue)
 		double		speed = Min(controller_budget(controller), 1 - load / 2);
 		double		mean = mean_ms(&queue, load, speed, &weather);
 		int			number = (int) ((queue.per_second > 0 ? queue.per_second : 400) * load * TICK_SECONDS);
-		double	   *new = palloc((number + 1) * sizeof(double));
+		int			sample = Max(queue.sample, 1);
+		double	   *new = palloc((number * sample + 1) * sizeof(double));
+		int			nnew = 0;
 		ControllerInput input = {.awake = speed};
 
 		for (int i = 0; i < number; i++)
 		{
-			new[i] = exponential(mean);
-			samples_add(&latencies, now, new[i], 1, 0);
+			double		ms = exponential(mean);
+
+			samples_add(&latencies, now, ms, 1, 0);
+			if (sample > 1 && unit_chance() * sample >= 1)
+				continue;
+			for (int k = 0; k < sample; k++)
+				new[nnew++] = ms;
 		}
 		if (queue.target_ms == 0)
 		{
@@ -246,7 +253,7 @@ queue_run(Queue queue)
 			input.others_ran = load * TICK_SECONDS * (queue.cores_are_unknown ? 1 + waited : 1);
 			input.others_waited = queue.cores_are_unknown ? 0 : load * TICK_SECONDS * waited;
 		}
-		law_step(controller, new, number, NULL, 0, input);
+		law_step(controller, new, nnew, NULL, 0, input);
 		pfree(new);
 		speeds[tick] = speed;
 	}

@@ -49,6 +49,8 @@ typedef struct Queue
 	double		waits;			/* how much longer others wait for a core at
 								 * full speed */
 	bool		cores_are_unknown;	/* is it not known for how long? */
+	int			sample;			/* by chance one in so many is counted, and as
+								 * so many; 1 */
 	uint64		seed;			/* 1 */
 } Queue;
 

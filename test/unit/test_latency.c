@@ -1,8 +1,8 @@
 /*-------------------------------------------------------------------------
  *
  * test_latency.c
- *	  Which statements count, of sessions that wait for what no VACUUM causes: the rule
- *	  of neighbours/latency.c.
+ *	  Which statements count, of sessions that wait for what no VACUUM causes, and of
+ *	  those that have many short ones: the rules of neighbours/latency.c.
  *
  * What a server makes of it is in test_target.py.
  *
@@ -12,6 +12,13 @@
  */
 #include "postgres.h"
 
+#include "clock.h"
+
+/* The session's time, and how often it has looked at it */
+static uint64 session_time;
+static int	nreadings;
+
+#define now_ns()		(nreadings++, session_time)
 #include "neighbours/latency.c"
 #include "unit.h"
 
@@ -32,6 +39,10 @@ typedef struct Statement
 int			MaxBackends = 1;
 ProcNumber	MyProcNumber = 0;
 int			MyProcPid = 4711;
+
+static PGPROC proc = {.pid = 4711};
+static PROC_HDR procs = {.allProcs = &proc};
+PROC_HDR   *ProcGlobal = &procs;
 
 static TransactionId xid = InvalidTransactionId;
 
@@ -64,9 +75,10 @@ core_wait_begin(void)
 	return 0;
 }
 
-static uint32 counted;			/* statements of the last session */
+static double counted;			/* statements of the last session */
 static double late;				/* of those */
 static int	ended;				/* counted or not */
+static double session_began = 1000; /* which its chance comes from */
 
 /* begin -- nothing has been counted yet. */
 static void
@@ -75,6 +87,9 @@ begin(void)
 	free(latency);
 	latency = calloc(1, sizeof(LatencyShared) + sizeof(LatencyRunning));
 	elapsed = 0;
+	nshort = nuntimed = 0;
+	session_time = MS(1000);
+	nreadings = 0;
 }
 
 /* read_counts -- what has been counted. */
@@ -98,13 +113,14 @@ read_counts(void)
 static uint64
 run(uint64 now, const Statement *statement, uint64 *look)
 {
-	LatencyRunning *running = &latency->running[0];
 	uint64		end = now + MS(statement->naps + statement->works);
+	uint64		start;
 
 	for (; *look < now; *look += MS(MS_BETWEEN_LOOKS))
 		(void) latency_begin_look(*look);
 	begin_statement(NULL);
-	pg_atomic_write_u64(&running->since, now);
+	session_time = now;
+	start = begin_call();
 	for (; *look < end; *look += MS(MS_BETWEEN_LOOKS))
 	{
 		uint64		unseen = latency_begin_look(*look);
@@ -112,23 +128,30 @@ run(uint64 now, const Statement *statement, uint64 *look)
 		if (*look < now + MS(statement->naps))
 			latency_excuse(0, unseen);
 	}
-	pg_atomic_write_u64(&running->since, 0);
-	elapsed = end - now;
+	session_time = end;
+	end_call(start);
 	count_statement();
 	return end;
 }
 
-/* simulate -- a session with these statements, over and over. */
+/* simulate_with_breaks -- a session with these statements, over and over. */
 static void
-simulate(const Statement *statements, int number)
+simulate_with_breaks(const Statement *statements, int number, double break_ms)
 {
-	uint64		now = MS(1000);
+	uint64		now = MS(session_began);
 	uint64		look = now + MS(33);
 
 	begin();
 	for (ended = 0; now < MS(1000 * SECONDS); ended++)
-		now = run(now, &statements[ended % number], &look) + MS(BREAK_MS);
+		now = run(now, &statements[ended % number], &look) + MS(break_ms);
 	read_counts();
+}
+
+/* simulate -- the same with breaks that are usual here. */
+static void
+simulate(const Statement *statements, int number)
+{
+	simulate_with_breaks(statements, number, BREAK_MS);
 }
 
 /* test_who_always_naps -- isn't counted, but for naps before the first looks. */
@@ -151,7 +174,7 @@ test_who_always_naps(void)
 static void
 test_who_never_naps(void)
 {
-	static const double lengths[] = {0.01, 5, 19, 21, 50, 99, 150, 1000};
+	static const double lengths[] = {0.02, 5, 19, 21, 50, 99, 150, 1000};
 
 	for (int i = 0; i < lengthof(lengths); i++)
 	{
@@ -224,6 +247,144 @@ test_credit_ends(void)
 	MyProcPid++;
 	end_call(begin_call());
 	CHECK_EQ(pg_atomic_read_u32(&running->credit), 0);
+}
+
+/* test_many_short_ones -- are timed by chance, and as many are counted as there are. */
+static void
+test_many_short_ones(void)
+{
+	for (double length = 0.001; length < 0.02; length *= 1.5)
+	{
+		Statement	statement = {0, length};
+
+		unit_case("%g ms", length);
+		simulate_with_breaks(&statement, 1, 0.05);
+		CHECK_BETWEEN(0.99 * ended, counted, 1.01 * ended);
+		CHECK_BETWEEN(0.98, nreadings / 2.0 / ended * SAMPLE, 1.02);
+		CHECK_EQ(late, 0);
+	}
+}
+
+/* test_late_ones_among_short_ones -- are counted as often as they come, however regularly. */
+static void
+test_late_ones_among_short_ones(void)
+{
+	static const int periods[] = {2, 4, 8, 16, 17, 18, 20, 24, 32, 64, 100, 128};
+
+	for (int i = 0; i < lengthof(periods); i++)
+	{
+		Statement	statements[128];
+		double		nlate = 0;
+		double		ncounted = 0;
+		double		nended = 0;
+
+		for (int k = 0; k < periods[i]; k++)
+			statements[k] = (Statement)
+		{
+			0, k == 0 ? 33 : 0.01
+		};
+		unit_case("one in %d", periods[i]);
+		for (int session = 0; session < 10; session++)
+		{
+			session_began += 0.001;
+			simulate_with_breaks(statements, periods[i], 0.1);
+			nlate += late;
+			ncounted += counted;
+			nended += ended;
+			/* all that come soon after a long one are timed */
+			if (periods[i] <= CALM)
+				CHECK_EQ(nreadings, 2 * ended);
+		}
+		CHECK_BETWEEN(0.95 * nended / periods[i], nlate, 1.05 * nended / periods[i]);
+		CHECK_BETWEEN(0.99 * nended, ncounted, 1.01 * nended);
+	}
+}
+
+/* test_few_are_all_timed -- however short they are; and so are many that are longer. */
+static void
+test_few_are_all_timed(void)
+{
+	static const struct
+	{
+		double		length;
+		double		of_break;
+	}			cases[] = {{0.001, 1.1}, {0.01, 100}, {0.021, 0.05}, {1, 0.05}};
+
+	for (int i = 0; i < lengthof(cases); i++)
+	{
+		Statement	statement = {0, cases[i].length};
+
+		unit_case("%g ms, breaks of %g", cases[i].length, cases[i].of_break);
+		simulate_with_breaks(&statement, 1, cases[i].of_break);
+		CHECK_EQ(counted, ended);
+		CHECK_EQ(nreadings, 2 * ended);
+	}
+}
+
+/* begin_untimed -- a statement runs that isn't timed; returns the start of its call. */
+static uint64
+begin_untimed(void)
+{
+	begin();
+	proc.pid = MyProcPid;
+	nesting = 0;
+	do
+	{
+		uint64		start;
+
+		begin_statement(NULL);
+		start = begin_call();
+		if (weight == 0)
+			return start;
+		session_time += 1000;
+		end_call(start);
+		count_statement();
+	} while (true);
+}
+
+/* test_one_that_is_not_timed_hangs -- which is seen: it runs for as long as that is known. */
+static void
+test_one_that_is_not_timed_hangs(void)
+{
+	static uint32 counts[LATENCY_BUCKETS];
+	uint64		start = begin_untimed();
+	int			nrunning;
+
+	for (int ms = 0; ms <= 30; ms += 10, session_time += MS(10))
+	{
+		unit_case("%d ms", ms);
+		memset(counts, 0, sizeof(counts));
+		CHECK_EQ(latency_count_running(TARGET_MS, 1000, counts, &nrunning), ms > TARGET_MS);
+		CHECK_EQ(nrunning, 1);
+		CHECK_EQ(latency_count_above(counts, TARGET_MS), ms > TARGET_MS);
+	}
+	end_call(start);
+	count_statement();
+	(void) latency_count_running(TARGET_MS, 1000, counts, &nrunning);
+	CHECK_EQ(nrunning, 0);
+	read_counts();
+	CHECK_EQ(late, 0);
+}
+
+/* test_one_that_is_not_timed_naps -- which leaves no credit, and has the next ones timed. */
+static void
+test_one_that_is_not_timed_naps(void)
+{
+	uint64		start = begin_untimed();
+
+	(void) latency_begin_look(session_time);
+	latency_excuse(0, latency_begin_look(session_time + MS(100)));
+	CHECK(pg_atomic_read_u32(&latency->running[0].credit) > 0);
+	end_call(start);
+	count_statement();
+	CHECK_EQ(pg_atomic_read_u32(&latency->running[0].credit), 0);
+	for (int i = 0; i < CALM; i++)
+	{
+		begin_statement(NULL);
+		CHECK_EQ(weight, 1);
+		end_call(begin_call());
+		count_statement();
+	}
 }
 
 /* test_watched_anew -- what a session waited while nobody watched is no part of its next statement. */
@@ -343,6 +504,11 @@ main(void)
 	UNIT_RUN(test_late_ones_between_naps);
 	UNIT_RUN(test_long_waits_leave_nothing);
 	UNIT_RUN(test_credit_ends);
+	UNIT_RUN(test_many_short_ones);
+	UNIT_RUN(test_late_ones_among_short_ones);
+	UNIT_RUN(test_few_are_all_timed);
+	UNIT_RUN(test_one_that_is_not_timed_hangs);
+	UNIT_RUN(test_one_that_is_not_timed_naps);
 	UNIT_RUN(test_watched_anew);
 	UNIT_RUN(test_nothing_runs);
 	UNIT_RUN(test_statements_count_once);

@@ -489,6 +489,37 @@ test_a_fast_load(void)
 }
 
 /*
+ * test_one_in_eight_is_timed
+ *		Of short statements, of which there are a thousand a second or more
+ *		(neighbours/latency.c): the target is kept as if all were.
+ */
+static void
+test_one_in_eight_is_timed(void)
+{
+	static const int numbers[] = {1000, 3000, 20000};
+
+	for (int i = 0; i < lengthof(numbers); i++)
+	{
+		double		speed = 0;
+		double		of_all = 0;
+
+		for (int seed = 1; seed <= 5; seed++)
+		{
+			unit_case("%d a second, seed %d", numbers[i], seed);
+			QUEUE(.target_ms = 40,.load = steps,.seconds = 70,.per_second = numbers[i],.seed = seed);
+			of_all += queue_speed(20, 40);
+			QUEUE(.target_ms = 40,.load = steps,.seconds = 70,.per_second = numbers[i],.seed = seed,
+				  .sample = 8);
+			CHECK_BETWEEN(0, queue_percentile(12, 14), 44);
+			CHECK_BETWEEN(36, queue_percentile(20, 40), 40);
+			speed += queue_speed(20, 40);
+			CHECK_EQ(queue_speed(42, 50), 1);
+		}
+		CHECK(speed > 0.85 * of_all);
+	}
+}
+
+/*
  * test_bursts_of_load
  *		Full load now and then: its first second may pay for it, but no more than
  *		that, and in between it goes fast.
@@ -887,6 +918,7 @@ main(void)
 	UNIT_RUN(test_no_more_harm_than_a_steady_pace);
 	UNIT_RUN(test_a_slow_load);
 	UNIT_RUN(test_a_fast_load);
+	UNIT_RUN(test_one_in_eight_is_timed);
 	UNIT_RUN(test_bursts_of_load);
 	UNIT_RUN(test_a_load_that_changes_tenfold);
 	UNIT_RUN(test_a_slow_disk);
