@@ -300,8 +300,7 @@ struct PaceShared
 	slock_t		mutex;
 	PaceSettings settings;
 	LatencyTarget *target;		/* NULL: none */
-	double		least;			/* processes that may be at work whatever the
-								 * target's budget is */
+	double		least;			/* processes that may be at work at any rate */
 	pg_atomic_uint32 version;
 	pg_atomic_uint32 failsafe;	/* is it on, as far as a process has noticed? */
 	/* these never change */

@@ -7,8 +7,8 @@
  * Cost-based delay is a cost a second for the processes of one vacuum: the settings say
  * what a page costs, and the server counts the pages.  A latency target is a number of
  * processes at work on average, for all vacuums that share it; they use it by being
- * awake.  As a table comes nearer to wraparound its vacuum
- * may be at work more than the target allows (pace_set_need).
+ * awake.  The nearer to wraparound a table is, the less either holds back its vacuum
+ * (pace_set_need).
  *
  * The leader publishes settings in the shared block, and raises its version.  A process
  * that sees a new version takes the settings from there (process_take_budget).
@@ -39,7 +39,7 @@ PaceCommand pace_command;
 
 static int64 pages_written = 0; /* by this process, past shared buffers */
 
-static uint64 pay_for_time(uint64 now, double price);
+static uint64 pay_from(Budget *budget, uint64 now, double price, double most, uint64 latest);
 static double cost_so_far(void);
 
 /* process_publish -- the leader tells its workers which settings and target are in force. */
@@ -62,8 +62,8 @@ process_publish(const PaceSettings *settings, LatencyTarget *target)
  *		nearer: from the floor of a latency target to full speed.  For the leader; does
  *		nothing before pace_create.
  *
- * It may always have this many processes at work: between the floor and the most that it
- * can have, evenly on a logarithmic scale.
+ * It may always have this many processes at work, whatever a target or the cost delay
+ * allow: between the floor and the most that it can have, evenly on a logarithmic scale.
  */
 void
 pace_set_need(double need)
@@ -167,8 +167,12 @@ process_pay(uint64 now)
 	int64		cost = cost_now - my_pace.accounted;
 	double		awake = now > my_pace.awake_since ? Min(now - my_pace.awake_since, LONGEST_AWAKE_NS) : 0;
 	double		price = awake * DEBUG_LIMIT(price, 1);
-	uint64		until = 0;
-	uint64		until_by_target = 0;
+	uint64		until = 0,
+				until_by_target = 0;
+
+	/* as much as it is needed */
+	double		most = my_pace.least > LEAST_BUDGET ? price / my_pace.least : INFINITY;
+	uint64		latest = isinf(most) ? PG_UINT64_MAX : clock_pay(&shared->time.paid_until, now, most);
 
 	Assert(cost >= 0);
 	my_pace.accounted = cost_now;
@@ -182,38 +186,34 @@ process_pay(uint64 now)
 
 	if (!isinf(my_pace.rate))
 	{
-		/*
-		 * processes that leave it to the server take their share by
-		 * themselves
-		 */
+		/* those that leave it to the server take their share by themselves */
 		int			at_work = pg_atomic_read_u32(&shared->cost.at_work);
 		int			with_server = pg_atomic_read_u32(&shared->with_server);
 		double		share = with_server == 0 ? 1 : (double) at_work / Max(at_work - with_server, 1);
 
-		until = clock_pay(&shared->cost.paid_until, now,
-						  Min(cost, (double) my_pace.settings.cost_limit * GREATEST_OVERRUN) * NS_PER_S / my_pace.rate * share);
+		until = pay_from(&shared->cost, now,
+						 Min(cost, (double) my_pace.settings.cost_limit * GREATEST_OVERRUN) * NS_PER_S / my_pace.rate * share,
+						 most, latest);
 	}
 	if (!isinf(my_pace.budget))
-		until_by_target = pay_for_time(now, price);
+		until_by_target = pay_from(target_time(my_pace.target), now, price / my_pace.budget, most, latest);
 	if (pg_atomic_read_u32(&shared->by_target) != (until_by_target > until))
 		pg_atomic_write_u32(&shared->by_target, until_by_target > until);
 	return Max(until, until_by_target);
 }
 
-/* pay_for_time -- on the target's clock; on this vacuum's own if that lets it go on earlier. */
+/* pay_from -- until when to sleep for a budget; a vacuum that needs more doesn't use it, but its own clock. */
 static uint64
-pay_for_time(uint64 now, double price)
+pay_from(Budget *budget, uint64 now, double price, double most, uint64 latest)
 {
-	uint64		until = clock_pay(&target_time(my_pace.target)->paid_until, now, price / my_pace.budget);
-
-	Assert(my_pace.target != NULL && my_pace.budget > 0 && price >= 0);
-	if (my_pace.least > LEAST_BUDGET)
+	Assert(price >= 0);
+	if (price < most)
 	{
-		uint64		until_least = clock_pay(&my_pace.shared->time.paid_until, now, price / my_pace.least);
+		uint64		until = clock_pay(&budget->paid_until, now, price);
 
-		until = Min(until, until_least);
+		latest = Min(until, latest);
 	}
-	return until;
+	return latest;
 }
 
 /* process_reset -- what this process has used so far isn't paid for. */
@@ -254,7 +254,7 @@ pace_pages_written(int number)
 void
 process_bound_team(void)
 {
-	double		fed = Min(my_pace.rate / COST_OF_A_PROCESS, Max(my_pace.budget, my_pace.least));
+	double		fed = Max(Min(my_pace.rate / COST_OF_A_PROCESS, my_pace.budget), my_pace.least);
 	bool		failsafe = VacuumFailsafeActive || pg_atomic_read_u32(&my_pace.shared->failsafe) != 0;
 
 	Assert(my_pace.shared != NULL);

@@ -141,12 +141,13 @@ leave_it_to_server(void)
 		ns = NS_PER_S / my_pace.rate * Max(at_work, 1);
 	if (!isinf(target.unrested))
 	{
-		/* for all of it, so not by a rest that takes a second */
-		double		budget = Max(target.unrested, my_pace.least);
 		uint32		sharing = pg_atomic_read_u32(&target_time(my_pace.target)->at_work);
 
-		ns = Max(ns, ns_a_cost * (Max(sharing, 1) / budget - 1));
+		/* for all of it, so not by a rest that takes a second */
+		ns = Max(ns, ns_a_cost * (Max(sharing, 1) / target.unrested - 1));
 	}
+	if (my_pace.least > LEAST_BUDGET)
+		ns = Min(ns, ns_a_cost * (Max(at_work, 1) / my_pace.least - 1));
 	if (ns <= 0)
 	{
 		have_server_sleep(0);

@@ -168,6 +168,41 @@ def test_the_nearer_the_failsafe_the_more_a_vacuum_does_beside_a_target(failsafe
         vacuum.wait()
 
 
+def burn_most_of_the_way(conn) -> None:
+    """Make the table alone so old that a VACUUM of it may have most of a process at work, whatever holds it back."""
+    burn_until_age(conn, "alone", FREEZE_MAX_AGE + (FAILSAFE_AGE - FREEZE_MAX_AGE) * 9 // 10)
+
+
+def test_the_nearer_the_failsafe_the_less_a_cost_delay_holds_back(failsafe_conn):
+    """Also in the server's code, which vacuums indexes of other kinds. By this delay the table would take an hour."""
+    conn = failsafe_conn
+    conn.execute("CREATE EXTENSION bloom; CREATE INDEX ON alone USING bloom (id)")
+    burn_most_of_the_way(conn)
+    conn.execute("SET statement_timeout = '60s'; SET vacuum_cost_delay = '100ms'; SET vacuum_cost_limit = 1")
+    said = report_of(conn, f"VACUUM ({SKIP_STATS}, INDEX_CLEANUP on, PARALLEL 0) alone")
+    assert "as a failsafe" not in said
+    assert checks.table_state(conn, "alone")["dead_items"] == 0
+    checks.assert_clean(conn, "alone")
+
+
+def test_what_an_old_table_uses_beyond_a_target_is_not_left_for_others_to_pay(failsafe_conn):
+    """Or else a younger table with the same target would wait until long after the VACUUM of the old one has ended."""
+    conn = failsafe_conn
+    conn.execute("CREATE TABLE young AS SELECT generate_series(1, 1000) i")
+    burn_most_of_the_way(conn)
+    dbname = conn.info.dbname
+    statement = f"VACUUM ({SKIP_STATS}, PROCESS_TOAST off, PARALLEL 0, LATENCY_TARGET '0.1ms')"
+    with Load(conn.cluster, dbname, BUSY, 2):
+        vacuum = Background(conn.cluster, dbname, f"{statement} alone", {"cyclone.debug_price": 2000})
+        wait_until(lambda: (row := pace(conn)) and row["limited_by"] == "floor", "the floor")
+        conn.execute("SELECT pg_sleep(3)")
+        conn.execute("SET statement_timeout = '60s'")
+        conn.execute(f"{statement} young")
+        assert vacuum.running
+        conn.execute("SELECT pg_cancel_backend(%s)", (vacuum.pid,))
+        vacuum.wait()
+
+
 def test_in_an_emergency_the_whole_team_freezes_and_nobody_sleeps_or_touches_an_index(failsafe_conn):
     conn = failsafe_conn
     burn_until_age(conn, "team", FAILSAFE_AGE + 500)
