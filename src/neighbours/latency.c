@@ -114,6 +114,7 @@ typedef struct LatencyShared
 {
 	pg_atomic_uint32 watchers;	/* vacuums that want to know */
 	pg_atomic_uint32 nwatched;	/* so far */
+	char		padding[PG_CACHE_LINE_SIZE];	/* each hook reads the above */
 	pg_atomic_uint32 counts[SHARDS][LATENCY_BUCKETS];
 	pg_atomic_uint64 looked_at; /* when any process looked last at others */
 	LatencyRunning running[FLEXIBLE_ARRAY_MEMBER];	/* by backend */
