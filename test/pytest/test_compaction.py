@@ -417,6 +417,23 @@ def test_samples_end_with_the_window(server):
 
 
 @pytest.mark.once
+def test_objects_that_are_not_the_extensions(server):
+    """What takes the place of an object of the extension while that is being dropped isn't used: its functions would have all rights."""
+    with server.connect() as conn:
+        conn.execute("CREATE TABLE trap (i int)")
+        conn.execute("CREATE FUNCTION spring() RETURNS trigger LANGUAGE plpgsql AS $$BEGIN INSERT INTO public.trap VALUES (1); RETURN NULL; END$$")
+        conn.execute("BEGIN; DROP EXTENSION pg_cyclone")
+        server.set(**{"cyclone.compaction": "on"})
+        waits = "SELECT pid FROM pg_stat_activity WHERE backend_type = 'pg_cyclone compaction worker' AND wait_event_type IN ('Lock', 'Extension')"
+        wait_until(lambda: server.cluster.sql(waits), "a worker that waits")
+        conn.execute("CREATE SCHEMA IF NOT EXISTS cyclone; CREATE TABLE cyclone.compaction_state (relid oid)")
+        conn.execute("CREATE TRIGGER trap AFTER DELETE ON cyclone.compaction_state EXECUTE FUNCTION spring()")
+        conn.execute("COMMIT")
+        server.off()
+        assert conn.execute("SELECT FROM trap").fetchall() == []
+
+
+@pytest.mark.once
 def test_tables_that_are_left_to_postgresql(server):
     """They are none that fail: they aren't even sampled."""
     with server.connect() as conn:
