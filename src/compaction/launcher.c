@@ -90,7 +90,7 @@ static CompactionSlot *free_slot(TimestampTz now);
 static Oid	next_database(TimestampTz now);
 static List *databases(void);
 static Visit *visit_of(Oid database);
-static bool start_worker(CompactionSlot *slot, Oid database);
+static bool start_worker(CompactionSlot *slot, Oid database, TimestampTz now);
 
 /* pg_cyclone_compaction_launcher -- the entry of the process. */
 void
@@ -322,7 +322,7 @@ visit_next(void)
 		   OidIsValid(database = next_database(now)))
 	{
 		visit_of(database)->at = now;
-		if (!start_worker(slot, database))
+		if (!start_worker(slot, database, now))
 			break;
 	}
 }
@@ -446,9 +446,14 @@ visit_of(Oid database)
 	return &visits[nvisits++];
 }
 
-/* start_worker -- returns false if there is no place for it. */
+/*
+ * start_worker
+ *		Returns false if there is no place for it.  The slot is busy from the time on by which
+ *		others are looked for in this round: a later one would look like a clock that was set
+ *		back.
+ */
 static bool
-start_worker(CompactionSlot *slot, Oid database)
+start_worker(CompactionSlot *slot, Oid database, TimestampTz now)
 {
 	BackgroundWorker worker = library_worker("pg_cyclone compaction worker",
 											 "pg_cyclone_compaction_worker");
@@ -458,7 +463,7 @@ start_worker(CompactionSlot *slot, Oid database)
 
 	LWLockAcquire(compaction_shared->lock, LW_EXCLUSIVE);
 	slot->database = database;
-	slot->launched = GetCurrentTimestamp();
+	slot->launched = now;
 	LWLockRelease(compaction_shared->lock);
 
 	worker.bgw_main_arg = Int32GetDatum((int32) (slot - compaction_shared->slots));

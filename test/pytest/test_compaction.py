@@ -417,6 +417,26 @@ def test_samples_end_with_the_window(server):
 
 
 @pytest.mark.once
+@pytest.mark.parametrize("locked", [False, True])
+def test_each_database_has_its_turn(server, locked):
+    """With one worker for all; also if that has to leave one as the extension is locked there, which keeps the others for seconds only."""
+    first = server.db
+    server.next_database()
+    with server.connect() as conn:
+        make(conn)
+    server.set(**{"cyclone.compaction_databases": f"{first}, {server.db}"})
+    with server.cluster.connect(first) as holder:
+        holder.execute("BEGIN")
+        if locked:
+            holder.execute("LOCK cyclone.compaction_state IN ACCESS EXCLUSIVE MODE")
+        server.on()
+        server.wait_for(last_outcome="done")
+    server.db = first
+    server.wait_for(last_outcome="done")
+    server.off()
+
+
+@pytest.mark.once
 def test_objects_that_are_not_the_extensions(server):
     """What takes the place of an object of the extension while that is being dropped isn't used: its functions would have all rights."""
     with server.connect() as conn:
