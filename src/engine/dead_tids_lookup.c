@@ -49,14 +49,18 @@ dead_tids_contains(const DeadTids *store, BlockNumber blkno,
 
 /*
  * dead_tids_search
- *		Which of these items are in the store?  Each is looked up by itself, for a second
+ *		Which of these items are in the store?  They are looked up one by one, for a second
  *		opinion.
  *
- * All pages of a batch are found first, so that no look-up waits for another.
+ * All pages of a batch are found first, so that no look-up waits for another.  One that has
+ * been found is that of the next item, too, if that is of the same block.
  */
 void
 dead_tids_search(const DeadTids *store, const ItemPointerData *tids, int ntids, bool *dead)
 {
+	BlockNumber last = InvalidBlockNumber;
+	const uint8 *page = empty_page;
+
 	Assert(store->round == store->shared->round);
 	Assert(ntids >= 0);
 	for (int start = 0; start < ntids; start += MATCH_BATCH)
@@ -68,7 +72,10 @@ dead_tids_search(const DeadTids *store, const ItemPointerData *tids, int ntids, 
 		{
 			BlockNumber block = ItemPointerGetBlockNumberNoCheck(&tids[start + i]);
 
-			pages[i] = find_page(find_blob(store, block / CHUNK_BLOCKS), block);
+			if (block != last)
+				page = find_page(find_blob(store, block / CHUNK_BLOCKS), block);
+			last = block;
+			pages[i] = page;
 		}
 		for (int i = 0; i < n; i++)
 			dead[start + i] = page_contains(pages[i],

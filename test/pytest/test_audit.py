@@ -189,6 +189,9 @@ def test_size_of_the_sample(large):
         ("rewrite-change:20", "VACUUM (FULL, PARALLEL 0) t", SHARE, 29 * 10 / SHARE),
         # on one leaf in five, so in each section of 16 pages
         ("leaf:5", "VACUUM (PARALLEL 0) t", 3 * SHARE, 16 * 180),
+        # on one leaf in a thousand, all audited; one page in three is no leaf, and one leaf in three has no dead row
+        ("leaf:1000", "VACUUM (PARALLEL 0) t", 1, 3500),
+        ("index-entry:1000", "VACUUM (PARALLEL 0) t", 1, 3500),
     ],
 )
 def test_found_within_the_expected_number_of_pages(large, fault, statement, share, most_pages):
@@ -222,6 +225,17 @@ def test_entry_left_or_deleted(t, index, fault):
     before = rows(conn)
     detail = fails(conn, fault).diag.message_detail
     assert ("stays. The audit's: its row is dead" if fault == "index-entry" else "goes. The audit's: its row isn't dead") in detail
+    assert_server_finishes(conn, before)
+
+
+@pytest.mark.parametrize("index", INDEXES.values(), ids=INDEXES)
+def test_entry_that_is_still_there_when_others_are_deleted(t, index):
+    """Though it was said to go."""
+    conn = t(index)
+    before = rows(conn)
+    detail = fails(conn, "index-stays").diag.message_detail
+    left, right = map(int, re.search(r"(\d+) TIDs are left on the page, in this order. The audit's: there should be (\d+), in the order", detail).groups())
+    assert left == right + 1
     assert_server_finishes(conn, before)
 
 

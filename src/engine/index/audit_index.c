@@ -58,23 +58,28 @@ struct AuditTids
 {
 	Relation	index;
 	BlockNumber blkno;
-	bool		expects;		/* is left what its change must leave? */
 	int			ntids;
 	ItemPointerData tids[MAX_TIDS];
+	bool		expects;		/* are these of the page before its change? */
+	int			nbefore;
+	ItemPointerData before[MAX_TIDS];
 	bool		dead[MAX_TIDS];
-	int			nleft;
-	ItemPointerData left[MAX_TIDS];
 };
 
 static int	misjudge(bool is_dead, int ntids, bool *dead);
+static void compare_dead(TableVacuum *vacuum, int number, Buffer buffer,
+						 const struct AuditTids *audit, const bool *dead);
+static int	count_left(const struct AuditTids *audit, bool in_order, bool *is_left);
 static struct AuditTids *get_tids(TableVacuum *vacuum);
 static void fail(TableVacuum *vacuum, int number, Buffer buffer,
 				 const char *engine, const char *audit);
-static char *describe(ItemPointer tid, const char *what);
+static char *describe(const ItemPointerData *tid, const char *what);
 static void gather(struct AuditTids *tids, Relation index, Page page, BlockNumber blkno);
 static Size special_size(ambulkdelete_function routine);
-static void add_tid(struct AuditTids *tids, ItemPointer tid);
-static void *item_at(const struct AuditTids *tids, Page page, OffsetNumber off);
+static inline void add_tid(struct AuditTids *tids, ItemPointer tid);
+static void add_tids(struct AuditTids *tids, const ItemPointerData *more, int nmore);
+static void raise_too_many(void);
+static inline void *item_at(const struct AuditTids *tids, Page page, OffsetNumber off);
 static void add_items(struct AuditTids *tids, Page page);
 static void gather_btree(struct AuditTids *tids, Page page);
 static void gather_spgist(struct AuditTids *tids, Page page);
@@ -123,22 +128,30 @@ audit_match(TableVacuum *vacuum, int number, Buffer buffer,
 		fail(vacuum, number, buffer,
 			 psprintf("the page has %d TIDs", ntids), psprintf("it has %d, or others", audit->ntids));
 	dead_tids_search(vacuum->dead_tids, audit->tids, audit->ntids, audit->dead);
-	audit->nleft = 0;
-	for (int i = 0; i < audit->ntids; i++)
-	{
-		bool		is_dead = audit->dead[i];
-
-		if (is_dead != dead[i])
-			fail(vacuum, number, buffer,
-				 describe(&audit->tids[i], dead[i] ? "goes" : "stays"),
-				 is_dead ? "its row is dead" : "its row isn't dead");
-		/* without a branch, which would be hard to foresee */
-		audit->left[audit->nleft] = audit->tids[i];
-		audit->nleft += !is_dead;
-	}
+	compare_dead(vacuum, number, buffer, audit, dead);
+	audit->nbefore = audit->ntids;
+	memcpy(audit->before, audit->tids, audit->ntids * sizeof(ItemPointerData));
 	audit->expects = true;
 	vacuum->counters.audited_index_pages++;
+	if (DEBUG_FAULT("index-stays"))
+		ndead -= misjudge(true, ntids, dead);
 	return ndead;
+}
+
+/* compare_dead -- are those entries dead that go? */
+static void
+compare_dead(TableVacuum *vacuum, int number, Buffer buffer, const struct AuditTids *audit,
+			 const bool *dead)
+{
+	int			i = 0;
+
+	if (memcmp(audit->dead, dead, audit->ntids * sizeof(bool)) == 0)
+		return;
+	while (audit->dead[i] == dead[i])
+		i++;
+	fail(vacuum, number, buffer,
+		 describe(&audit->tids[i], dead[i] ? "goes" : "stays"),
+		 dead[i] ? "its row isn't dead" : "its row is dead");
 }
 
 /* misjudge -- for tests: misjudge the last TID that is (not) dead; returns 0 if there is none, else 1. */
@@ -164,6 +177,8 @@ audit_deleted(TableVacuum *vacuum, int number, Buffer buffer)
 {
 	struct AuditTids *audit = vacuum->audit_tids;
 	Relation	index = vacuum->indexes[number];
+	bool		is_left;
+	int			nleft;
 
 	Assert(number >= 0 && number < vacuum->nindexes);
 	Assert(BufferIsValid(buffer));
@@ -172,12 +187,43 @@ audit_deleted(TableVacuum *vacuum, int number, Buffer buffer)
 		return;
 	audit->expects = false;
 	gather(audit, index, BufferGetPage(buffer), BufferGetBlockNumber(buffer));
-	if (audit->ntids != audit->nleft ||
-		(keeps_order(index) &&
-		 memcmp(audit->tids, audit->left, audit->nleft * sizeof(ItemPointerData)) != 0))
+	nleft = count_left(audit, keeps_order(index), &is_left);
+	if (nleft != audit->ntids || !is_left)
 		fail(vacuum, number, buffer,
 			 psprintf("%d TIDs are left on the page, in this order", audit->ntids),
-			 psprintf("there should be %d, in the order that they had", audit->nleft));
+			 psprintf("there should be %d, in the order that they had", nleft));
+}
+
+/*
+ * count_left
+ *		How many TIDs should be left of those before, without the dead?  Are these
+ *		the ones on the page, if they keep their order?
+ *
+ * They are compared by runs between dead ones.
+ */
+static int
+count_left(const struct AuditTids *audit, bool in_order, bool *is_left)
+{
+	int			nleft = 0;
+	int			end;
+
+	*is_left = true;
+	for (int start = 0; start < audit->nbefore; start = end + 1)
+	{
+		const bool *dead = &audit->dead[start];
+
+		end = start;
+		if (*dead)
+			continue;
+		dead = memchr(dead, true, audit->nbefore - start);
+		end = dead != NULL ? dead - audit->dead : audit->nbefore;
+		if (nleft + end - start > audit->ntids ||
+			(in_order && memcmp(&audit->tids[nleft], &audit->before[start],
+								(end - start) * sizeof(ItemPointerData)) != 0))
+			*is_left = false;
+		nleft += end - start;
+	}
+	return nleft;
 }
 
 /*
@@ -335,7 +381,7 @@ fail(TableVacuum *vacuum, int number, Buffer buffer, const char *engine, const c
 
 /* describe -- what happens to an entry; palloc'd. */
 static char *
-describe(ItemPointer tid, const char *what)
+describe(const ItemPointerData *tid, const char *what)
 {
 	return psprintf("the entry of row (%u,%u) %s", ItemPointerGetBlockNumberNoCheck(tid),
 					ItemPointerGetOffsetNumberNoCheck(tid), what);
@@ -399,18 +445,35 @@ special_size(ambulkdelete_function routine)
 }
 
 /* add_tid -- add a TID; an error if there are too many. */
-static void
+static inline void
 add_tid(struct AuditTids *tids, ItemPointer tid)
 {
-	if (tids->ntids == MAX_TIDS)
-		ereport(ERROR,
-				(errcode(ERRCODE_INDEX_CORRUPTED),
-				 errmsg_internal("an index page has more than %d TIDs", MAX_TIDS)));
+	if (unlikely(tids->ntids == MAX_TIDS))
+		raise_too_many();
 	tids->tids[tids->ntids++] = *tid;
 }
 
+/* add_tids -- add several. */
+static void
+add_tids(struct AuditTids *tids, const ItemPointerData *more, int nmore)
+{
+	if (nmore > MAX_TIDS - tids->ntids)
+		raise_too_many();
+	memcpy(&tids->tids[tids->ntids], more, nmore * sizeof(ItemPointerData));
+	tids->ntids += nmore;
+}
+
+/* raise_too_many -- raise an error about how many TIDs there are. */
+static void
+raise_too_many(void)
+{
+	ereport(ERROR,
+			(errcode(ERRCODE_INDEX_CORRUPTED),
+			 errmsg_internal("an index page has more than %d TIDs", MAX_TIDS)));
+}
+
 /* item_at -- an index tuple of a page; an error unless it is on the page. */
-static void *
+static inline void *
 item_at(const struct AuditTids *tids, Page page, OffsetNumber off)
 {
 	return index_whole_tuple_at(tids->index, tids->blkno, page, off);
@@ -420,7 +483,9 @@ item_at(const struct AuditTids *tids, Page page, OffsetNumber off)
 static void
 add_items(struct AuditTids *tids, Page page)
 {
-	for (OffsetNumber off = FirstOffsetNumber; off <= PageGetMaxOffsetNumber(page); off++)
+	OffsetNumber maxoff = PageGetMaxOffsetNumber(page);
+
+	for (OffsetNumber off = FirstOffsetNumber; off <= maxoff; off++)
 		add_tid(tids, &((IndexTuple) item_at(tids, page, off))->t_tid);
 }
 
@@ -429,10 +494,11 @@ static void
 gather_btree(struct AuditTids *tids, Page page)
 {
 	BTPageOpaque opaque = BTPageGetOpaque(page);
+	OffsetNumber maxoff = PageGetMaxOffsetNumber(page);
 
 	if (!P_ISLEAF(opaque) || P_ISDELETED(opaque) || P_ISHALFDEAD(opaque))
 		return;
-	for (OffsetNumber off = P_FIRSTDATAKEY(opaque); off <= PageGetMaxOffsetNumber(page); off++)
+	for (OffsetNumber off = P_FIRSTDATAKEY(opaque); off <= maxoff; off++)
 	{
 		IndexTuple	tuple = (IndexTuple) item_at(tids, page, off);
 
@@ -443,8 +509,7 @@ gather_btree(struct AuditTids *tids, Page page)
 				 ItemIdGetLength(PageGetItemId(page, off)) < IndexTupleSize(tuple))
 			raise_list_corruption();
 		else
-			for (int i = 0; i < BTreeTupleGetNPosting(tuple); i++)
-				add_tid(tids, BTreeTupleGetPostingN(tuple, i));
+			add_tids(tids, BTreeTupleGetPosting(tuple), BTreeTupleGetNPosting(tuple));
 	}
 }
 
@@ -525,8 +590,7 @@ add_list(struct AuditTids *tids, GinPostingList *list, char *end, int ntids)
 		ereport(ERROR,
 				(errcode(ERRCODE_INDEX_CORRUPTED),
 				 errmsg_internal("a list of %d TIDs has %d", ntids, ndecoded)));
-	for (int i = 0; i < ndecoded; i++)
-		add_tid(tids, &decoded[i]);
+	add_tids(tids, decoded, ndecoded);
 	pfree(decoded);
 }
 

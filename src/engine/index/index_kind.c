@@ -413,17 +413,3 @@ index_check_items(Relation index, Buffer buffer)
 			index_report_item(index, BufferGetBlockNumber(buffer), item);
 	}
 }
-
-/* index_whole_tuple_at -- a tuple of a page, or an error: see index_kind.h. */
-IndexTuple
-index_whole_tuple_at(Relation index, BlockNumber blkno, Page page, OffsetNumber off)
-{
-	ItemId		item = PageGetItemId(page, off);
-	IndexTuple	tuple = index_tuple_at(index, blkno, page, off);
-
-	if (ItemIdGetLength(item) < sizeof(IndexTupleData) ||
-		ItemIdGetOffset(item) < SizeOfPageHeaderData ||
-		ItemIdGetOffset(item) + ItemIdGetLength(item) > ((PageHeader) page)->pd_special)
-		index_report_item(index, blkno, item);
-	return tuple;
-}

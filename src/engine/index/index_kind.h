@@ -218,13 +218,6 @@ extern void index_end_turn(IndexShared *index);
  */
 extern void index_check_items(Relation index, Buffer buffer);
 
-/*
- * Tuples of pages that may be damaged: index_tuple_at below, and index_whole_tuple_at, of
- * which all that the line pointer names is on the page.
- */
-extern IndexTuple index_whole_tuple_at(Relation index, BlockNumber blkno, Page page,
-									   OffsetNumber off);
-
 /* index_area -- a kind's own shared memory for an index. */
 static inline void *
 index_area(const TableVacuum *vacuum, int number)
@@ -259,6 +252,19 @@ index_tuple_at(Relation index, BlockNumber blkno, Page page, OffsetNumber off)
 	if (unlikely(!index_tuple_begins(page, item)))
 		index_report_item(index, blkno, item);
 	return (IndexTuple) PageGetItem(page, item);
+}
+
+/* index_whole_tuple_at -- the same if all that the line pointer names is on the page. */
+static inline IndexTuple
+index_whole_tuple_at(Relation index, BlockNumber blkno, Page page, OffsetNumber off)
+{
+	ItemId		item = PageGetItemId(page, off);
+
+	if (unlikely(ItemIdGetLength(item) < sizeof(IndexTupleData) ||
+				 ItemIdGetOffset(item) < SizeOfPageHeaderData ||
+				 ItemIdGetOffset(item) + ItemIdGetLength(item) > ((PageHeader) page)->pd_special))
+		index_report_item(index, blkno, item);
+	return index_tuple_at(index, blkno, page, off);
 }
 
 #endif							/* CYCLONE_INDEX_KIND_H */
