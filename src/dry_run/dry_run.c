@@ -418,7 +418,8 @@ plan_space_of_full(Relation rel, int nindexes, Relation *indexes, DryRun *run)
 	run->disk_bytes = run->kind == HISTORY_REWRITE ? (after + largest * SORT_SHARE) * BLCKSZ : 0;
 	run->wal_bytes = !RelationNeedsWAL(rel) ? 0 :
 		run->kind == HISTORY_REWRITE ? after * BLCKSZ : -1;
-	run->rows_frozen = -1;
+	if (run->kind == HISTORY_INPLACE)
+		run->rows_frozen = -1;
 }
 
 /* pages_of_rewritten -- the size of a TOAST table that is written anew; adds its present size to *pages_before. */
@@ -490,7 +491,9 @@ tell(Relation rel, const DryRun *run)
 	appendStringInfo(&buf, _("tuples: %lld removed, %lld remain, %lld are dead but not yet removable\n"),
 					 (long long) run->rows_removed, (long long) (run->rows_live + run->rows_dead),
 					 (long long) run->rows_dead);
-	if (run->rows_frozen >= 0)
+	if (run->kind == HISTORY_REWRITE)
+		appendStringInfo(&buf, _("frozen: %lld tuples\n"), (long long) run->rows_frozen);
+	else if (run->rows_frozen >= 0)
 		appendStringInfo(&buf, _("frozen: %u pages, with %lld tuples to be frozen\n"),
 						 run->pages_frozen, (long long) run->rows_frozen);
 	if (run->rows_dead > 0)
@@ -581,8 +584,9 @@ put_row(ReturnSetInfo *result, Relation rel, const DryRun *run)
 	values[n++] = Int64GetDatum(run->rows_dead);
 	nulls[n] = run->holder == NULL;
 	values[n++] = run->holder != NULL ? CStringGetTextDatum(run->holder) : (Datum) 0;
-	nulls[n] = nulls[n + 1] = run->rows_frozen < 0;
+	nulls[n] = run->rows_frozen < 0;
 	values[n++] = Int64GetDatum(run->rows_frozen);
+	nulls[n] = run->kind != HISTORY_VACUUM;
 	values[n++] = Int64GetDatum(run->pages_frozen);
 	values[n++] = Int64GetDatum(run->dead_items);
 	values[n++] = Int64GetDatum(run->dead_item_pages);

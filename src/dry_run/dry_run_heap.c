@@ -69,6 +69,7 @@ static void prune(HeapLook *look, Page page);
 static void prune_chain(HeapLook *look, Page page, OffsetNumber root);
 static void count_page(HeapLook *look, Page page, BlockNumber blkno, bool is_full_image);
 static bool freeze(HeapLook *look, Page page, bool is_full_image);
+static void freeze_copies(HeapLook *look, Page page);
 
 /* dry_run_heap -- see dry_run.h. */
 void
@@ -284,7 +285,7 @@ count_page(HeapLook *look, Page page, BlockNumber blkno, bool is_full_image)
 	DryRun	   *run = look->run;
 	OffsetNumber maxoff = PageGetMaxOffsetNumber(page);
 	bool		has_rows = false;
-	bool		is_frozen = freeze(look, page, is_full_image);
+	bool		is_frozen = run->kind != HISTORY_REWRITE && freeze(look, page, is_full_image);
 	bool		is_changed = look->nremoved > 0 || is_frozen;
 
 	Assert(look->ndead_items >= 0 && look->ndead_items <= maxoff);
@@ -303,6 +304,8 @@ count_page(HeapLook *look, Page page, BlockNumber blkno, bool is_full_image)
 		run->dead_item_pages++;
 		run->dead_item_bytes += 4 + Min(look->ndead_items * sizeof(OffsetNumber), maxoff / 8 + 1);
 	}
+	if (run->kind == HISTORY_REWRITE)
+		freeze_copies(look, page);
 	run->pages_frozen += is_frozen;
 	run->pages_to_log += is_full_image;
 	if (!RelationNeedsWAL(look->rel))
@@ -357,4 +360,20 @@ freeze(HeapLook *look, Page page, bool is_full_image)
 		return false;
 	look->run->rows_frozen += nrows;
 	return true;
+}
+
+/* freeze_copies -- count the rows of the page that FULL REWRITE would freeze: all that can be. */
+static void
+freeze_copies(HeapLook *look, Page page)
+{
+	for (OffsetNumber off = FirstOffsetNumber; off <= PageGetMaxOffsetNumber(page); off++)
+	{
+		TransactionId xmin;
+
+		if (look->states[off] == ROW_NONE)
+			continue;
+		xmin = HeapTupleHeaderGetXmin((HeapTupleHeader) PageGetItem(page, PageGetItemId(page, off)));
+		if (TransactionIdIsNormal(xmin) && TransactionIdPrecedes(xmin, look->cutoffs.OldestXmin))
+			look->run->rows_frozen++;
+	}
 }

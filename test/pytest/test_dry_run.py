@@ -134,11 +134,19 @@ def test_full(t):
     [inplace] = t.execute("SELECT operation, run_by, pages_after, disk_bytes, wal_bytes FROM cyclone.dry_run('t', 'inplace') LIMIT 1").fetchall()
     assert rewrite[:2] == ("FULL REWRITE", "engine") and rewrite[5] is None and rewrite[3] >= rewrite[4] > 0
     assert inplace[:2] == ("FULL INPLACE", "engine") and inplace[3:] == (0, None)
-    assert "needed meanwhile" in said(t, "VACUUM (DRY_RUN, FULL) t")
+    report = said(t, "VACUUM (DRY_RUN, FULL) t")
+    assert "needed meanwhile" in report and "\nfrozen: 2000 tuples\n" in report
+    assert expected(t, "rewrite", columns="rows_frozen, pages_frozen") == (2000, None)
+    assert expected(t, "inplace", columns="rows_frozen, pages_frozen") == (None, None)
     t.execute("VACUUM (FULL INPLACE) t")
     pages = "SELECT pg_relation_size('t') / 8192"
     assert abs(inplace[2] - t.execute(pages).fetchone()[0]) <= 2
+    frozen = expected(t, "rewrite", columns="rows_frozen")[0]
+    items = "generate_series(0, pg_relation_size('t') / 8192 - 1) b, heap_page_items(get_raw_page('t', b::int))"
+    rows = f"SELECT count(*) FILTER (WHERE t_infomask & 768 = 768), count(*) FROM {items} WHERE t_infomask IS NOT NULL"
+    before = t.execute(rows).fetchone()[0]
     t.execute("VACUUM FULL t")
+    assert t.execute(rows).fetchone() == (before + frozen, 2000)
     assert abs(rewrite[2] - t.execute(pages).fetchone()[0]) <= 1
     checks.assert_clean(t, "t")
 
