@@ -36,6 +36,7 @@
 #include "debug_point.h"
 #include "guards/guards.h"
 #include "index_build/btree_level.h"
+#include "new_files/new_item.h"
 
 /* A run, of which the first pages may have waited, and the page being filled */
 #define RUN_PAGES		NEW_BLOCKS_RUN
@@ -43,6 +44,8 @@
 #define KEPT_PAGES		16
 /* The space on each of them that takes up more is raised in steps of this */
 #define SHARE_STEP		(BLCKSZ / 400)
+/* A tuple up to this size needn't be checked: a page has room for three, and more */
+#define SURELY_FITTING	((Size) BLCKSZ / 4)
 
 struct BtreeLevel
 {
@@ -159,8 +162,9 @@ btree_level_add(BtreeLevel *level, IndexTuple tuple, Size posting_size)
 	page = level->npages > 0 ? run_page(level, level->npages - 1) :
 		begin_page(level, minus_infinity());
 	Assert(is_behind_last(level, page, tuple));
-	room = PageGetFreeSpace(page);
-	_bt_check_third_page(level->btree->index, level->btree->heap, is_leaf, page, tuple);
+	room = new_item_room(page);
+	if (size > SURELY_FITTING)
+		_bt_check_third_page(level->btree->index, level->btree->heap, is_leaf, page, tuple);
 
 	/* high keys of leaves may need room for a TID in addition */
 	if (room < size + (is_leaf ? MAXALIGN(sizeof(ItemPointerData)) : 0) ||
@@ -510,10 +514,7 @@ add_tuple(Page page, IndexTuple tuple, bool is_first_downlink)
 		BTreeTupleSetNAtts(&header, 0, false);
 		tuple = &header;
 	}
-	if (PageAddItem(page, (void *) tuple, IndexTupleSize(tuple),
-					OffsetNumberNext(PageGetMaxOffsetNumber(page)),
-					false, false) == InvalidOffsetNumber)
-		elog(ERROR, "failed to add tuple");
+	(void) new_item_add(page, tuple, IndexTupleSize(tuple));
 }
 
 /* minus_infinity -- the low key of the first page of a level. */

@@ -21,6 +21,7 @@
 #include "access/htup_details.h"
 
 #include "compat.h"
+#include "new_files/new_item.h"
 #include "rewrite/new_pages.h"
 
 /* The most pages that tuples of one old page, added between two flushes, fill */
@@ -64,7 +65,7 @@ new_pages_begin(Relation rel, NewBlocksShared *shared, bool packs_tightly)
 HeapTupleHeader
 new_pages_add(NewPages *pages, HeapTupleHeader tuple, Size len)
 {
-	OffsetNumber offset;
+	HeapTupleHeader copy;
 	Page		page;
 
 	/* tuple_copy.c sees to it */
@@ -92,12 +93,11 @@ new_pages_add(NewPages *pages, HeapTupleHeader tuple, Size len)
 		page = pages->page;
 	}
 
-	offset = PageAddItem(page, (void *) tuple, len, InvalidOffsetNumber, false, true);
-	if (offset == InvalidOffsetNumber)
-		elog(ERROR, "failed to add tuple");
+	copy = new_item_add(page, tuple, len);
+	Assert(PageGetMaxOffsetNumber(page) <= MaxHeapTuplesPerPage);
 	if (page != pages->page)
 		pages->room_before = room_on(pages, page);
-	return (HeapTupleHeader) PageGetItem(page, PageGetItemId(page, offset));
+	return copy;
 }
 
 /* new_pages_flush -- write the full pages if there are enough for a run. */
