@@ -343,13 +343,9 @@ write_entries(BtreeCollection *collection, CollectedIndex *index, Size *place)
 	}
 	for (uint32 i = 0; i < index->nentries; i++)
 	{
-		const uint64 *from = index->entries + (Size) i * nwords;
 		uint64	   *to = entries + (Size) ends[index->parts[i]]++ * nwords;
 
-		to[0] = from[0];
-		to[1] = from[1];
-		if (nwords == 3)
-			to[2] = from[2];
+		entries_copy(to, index->entries + (Size) i * nwords, nwords);
 	}
 	Assert(ends[nparts - 1] == index->nentries);
 	*place = start;

@@ -98,7 +98,7 @@ load_entries(const NewBtree *btree, PartSort *sort, BtreeLevel *level)
 		uint64		entry[ENTRY_MAX_WORDS];
 		IndexTuple	tuple;
 
-		memcpy(entry, next, nwords * sizeof(uint64));
+		entries_copy(entry, next, nwords);
 		next = entry_sort_next(sort->sort);
 		if (sort->tuples != NULL)
 			prefetch_tuple(sort);
@@ -191,10 +191,11 @@ have_same_keys(const NewBtree *btree, PartSort *sort, const uint64 *left, const 
 static IndexTuple
 tuple_of_entry(const NewBtree *btree, PartSort *sort, const uint64 *entry)
 {
+	IndexTuple	tuple = key_code_tuple(sort->code, entry);
 	ItemPointerData tid;
 
-	if (likely(key_code_is_exact(sort->code, entry)))
-		return key_code_tuple(sort->code, entry);
+	if (likely(tuple != NULL))
+		return tuple;
 	key_code_tid(sort->code, entry, &tid);
 	return tuple_of_row(btree, &sort->maker, &tid);
 }

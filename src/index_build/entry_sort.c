@@ -110,16 +110,6 @@ serve_interrupts(Size number)
 		CHECK_FOR_INTERRUPTS();
 }
 
-/* copy_entry -- the number of words is known to the compiler in hot loops. */
-static inline void
-copy_entry(uint64 *to, const uint64 *from, int nwords)
-{
-	to[0] = from[0];
-	to[1] = from[1];
-	if (nwords == 3)
-		to[2] = from[2];
-}
-
 /* entry_sort_begin -- begin to sort entries. */
 EntrySort *
 entry_sort_begin(int nwords, int tail_bits, Size capacity)
@@ -145,7 +135,7 @@ entry_sort_put(EntrySort *sort, const uint64 *entry)
 	Assert(sort->heap == NULL && sort->next == 0);
 	if (unlikely(sort->nentries == sort->capacity))
 		write_run(sort);
-	copy_entry(entry_at(sort, sort->entries, sort->nentries++), entry, sort->nwords);
+	entries_copy(entry_at(sort, sort->entries, sort->nentries++), entry, sort->nwords);
 }
 
 /* entry_sort_put_all -- add copies of n entries. */
@@ -426,7 +416,7 @@ move_by_digit(const EntrySort *sort, const uint64 *from, uint64 *to, Size n,
 		for (Size i = 0; i < n; i++, entry += 2)
 		{
 			serve_interrupts(i);
-			copy_entry(to + counts[digit_of(entry, digit)]++ * 2, entry, 2);
+			entries_copy(to + counts[digit_of(entry, digit)]++ * 2, entry, 2);
 		}
 	}
 	else
@@ -434,7 +424,7 @@ move_by_digit(const EntrySort *sort, const uint64 *from, uint64 *to, Size n,
 		for (Size i = 0; i < n; i++, entry += 3)
 		{
 			serve_interrupts(i);
-			copy_entry(to + counts[digit_of(entry, digit)]++ * 3, entry, 3);
+			entries_copy(to + counts[digit_of(entry, digit)]++ * 3, entry, 3);
 		}
 	}
 }
@@ -486,10 +476,10 @@ sort_by_insertion(const EntrySort *sort, uint64 *entries, Size n)
 		uint64	   *place = entry_at(sort, entries, i);
 		uint64		entry[ENTRY_MAX_WORDS];
 
-		copy_entry(entry, place, nwords);
+		entries_copy(entry, place, nwords);
 		for (; place > entries && entries_compare(place - nwords, entry, nwords) > 0; place -= nwords)
-			copy_entry(place, place - nwords, nwords);
-		copy_entry(place, entry, nwords);
+			entries_copy(place, place - nwords, nwords);
+		entries_copy(place, entry, nwords);
 	}
 }
 

@@ -50,4 +50,14 @@ entries_compare(const uint64 *left, const uint64 *right, int nwords)
 	return 0;
 }
 
+/* entries_copy -- one of two or three words; a loop over them would become a call. */
+static inline void
+entries_copy(uint64 *to, const uint64 *from, int nwords)
+{
+	to[0] = from[0];
+	to[1] = from[1];
+	if (nwords == 3)
+		to[2] = from[2];
+}
+
 #endif							/* CYCLONE_ENTRY_SORT_H */

@@ -141,9 +141,9 @@ mask_of(int bits)
 
 /* put_bits -- with the lowest at this position of an entry, where all is zero. */
 static inline void
-put_bits(uint64 *entry, int nwords, int position, uint64 bits)
+put_bits(uint64 *entry, int nwords, unsigned int position, uint64 bits)
 {
-	int			word = nwords - 1 - position / WORD_BITS;
+	int			word = nwords - 1 - (int) (position / WORD_BITS);
 	int			shift = position % WORD_BITS;
 
 	entry[word] |= bits << shift;
@@ -153,9 +153,9 @@ put_bits(uint64 *entry, int nwords, int position, uint64 bits)
 
 /* get_bits -- n bits from this position on. */
 static inline uint64
-get_bits(const uint64 *entry, int nwords, int position, int n)
+get_bits(const uint64 *entry, int nwords, unsigned int position, int n)
 {
-	int			word = nwords - 1 - position / WORD_BITS;
+	int			word = nwords - 1 - (int) (position / WORD_BITS);
 	int			shift = position % WORD_BITS;
 	uint64		bits = entry[word] >> shift;
 
@@ -359,7 +359,8 @@ key_code_encode(const KeyCode *code, const Datum *values, const bool *isnull,
 	uint64		number = (uint64) ItemPointerGetBlockNumber(tid) << OFFSET_BITS |
 		ItemPointerGetOffsetNumber(tid);
 
-	memset(entry, 0, code->nwords * sizeof(uint64));
+	entry[0] = 0;
+	entry[1] = 0;
 	entry[code->nwords - 1] = number << 1;
 	for (int i = 0; i < code->ncolumns; i++)
 		put_column(code, &code->columns[i], values[i], isnull[i], entry);
@@ -450,7 +451,7 @@ value_of(const KeyColumn *column, uint64 code)
 	return (Datum) code;
 }
 
-/* key_code_tuple -- the index tuple of an entry. */
+/* key_code_tuple -- the index tuple of an entry; NULL if it is to be made of the row. */
 IndexTuple
 key_code_tuple(KeyCode *code, const uint64 *entry)
 {
@@ -458,8 +459,9 @@ key_code_tuple(KeyCode *code, const uint64 *entry)
 
 	if (code->has_tuples)
 		return (IndexTuple) (uintptr_t) entry[code->nwords];
+	if (unlikely(entry[code->nwords - 1] & INEXACT))
+		return NULL;
 
-	Assert(key_code_is_exact(code, entry));
 	/* padding is zero */
 	if (tuple->t_info != code->tuple_size)
 		memset(tuple, 0, code->tuple_size);
@@ -543,16 +545,9 @@ form_with_nulls(KeyCode *code, const uint64 *entry)
 void
 key_code_tid(const KeyCode *code, const uint64 *entry, ItemPointer tid)
 {
-	uint64		number = get_bits(entry, code->nwords, 1, TAIL_BITS - 1);
+	uint64		number = (entry[code->nwords - 1] & TAIL_MASK) >> 1;
 
 	ItemPointerSet(tid, number >> OFFSET_BITS, number & mask_of(OFFSET_BITS));
-}
-
-/* key_code_is_exact -- can a tuple be made of an entry without its row? */
-bool
-key_code_is_exact(const KeyCode *code, const uint64 *entry)
-{
-	return code->has_tuples || (entry[code->nwords - 1] & INEXACT) == 0;
 }
 
 /* key_code_same_keys -- have two entries equal keys, as far as integers go? */

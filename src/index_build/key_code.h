@@ -26,9 +26,9 @@ typedef struct KeyCode KeyCode;
  * key_code_is_worthless, asked now and then, after nentries entries: do abbreviations
  * tell too few of them apart?
  *
- * key_code_tuple is the index tuple of an entry.  Without tuples, the entry must be
- * key_code_is_exact, and a tuple is made, valid until the next call; of any other entry
- * the caller reads the row at key_code_tid.  key_code_same_keys compares integers only.
+ * key_code_tuple is the index tuple of an entry.  Without tuples, it is made, and valid
+ * until the next call; NULL if the entry doesn't say enough, and the caller has to read the
+ * row at key_code_tid.  key_code_same_keys compares integers only.
  */
 extern KeyCode *key_code_begin(Relation index);
 extern bool key_code_has_tuples(const KeyCode *code);
@@ -40,7 +40,6 @@ extern bool key_code_is_worthless(KeyCode *code, int64 nentries);
 extern void key_code_set_tuple(const KeyCode *code, uint64 *entry, IndexTuple tuple);
 extern IndexTuple key_code_tuple(KeyCode *code, const uint64 *entry);
 extern void key_code_tid(const KeyCode *code, const uint64 *entry, ItemPointer tid);
-extern bool key_code_is_exact(const KeyCode *code, const uint64 *entry);
 extern bool key_code_same_keys(const KeyCode *code, const uint64 *left, const uint64 *right);
 
 #endif							/* CYCLONE_KEY_CODE_H */

@@ -146,7 +146,7 @@ test_ties_are_ended(void)
 				CHECK(entry[0] > before[0] ||
 					  (entry[0] == before[0] &&
 					   (key > key_before || (key == key_before && entry[nwords - 1] < before[nwords - 1]))));
-			copy_entry(before, entry, nwords);
+			entries_copy(before, entry, nwords);
 		}
 		entry_sort_end(sort);
 	}
