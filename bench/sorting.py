@@ -32,6 +32,7 @@ KINDS = {
     "int4": f"{HASH}::bit(64)::bit(32)::int AS a",
     "int8": f"{HASH} AS a",
     "in-order": "i::int AS a",
+    "stretches": "(i # 16384)::int AS a",
     "int4-int8": f"{HASH}::bit(64)::bit(32)::int AS a, hashint8extended(i, 1) AS b",
 }
 SIZES = (10_000, 100_000, 1_000_000, 10_000_000)

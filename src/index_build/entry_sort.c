@@ -13,6 +13,11 @@
  * the entries into groups of a few.  Each group is sorted by itself afterwards, large
  * ones by the same means.  Entries that come in order are left as they are.
  *
+ * A table whose rows were in the order of an index, and were copied by several processes,
+ * has them in stretches of that order.  They are dealt to piles: each stretch goes to a
+ * pile whose last entry is smaller.  If a few piles are enough, merging these needs one
+ * pass.
+ *
  * When the array is full, what is in it is sorted and written to a temporary
  * file as a run, and the runs are merged at the end.  Files are the server's, and
  * so temp_file_limit holds for them.
@@ -39,6 +44,9 @@
 #define MAX_DIGITS		4
 /* Groups up to this size are sorted by insertion */
 #define SMALL_GROUP		16
+/* Stretches are merged if they are at least this long on average, and make few piles */
+#define SHORT_STRETCH	64
+#define MAX_PILES		16
 /* How many bytes are read from a run at a time, if memory allows it */
 #define RUN_BUFFER		(256 * 1024)
 
@@ -51,6 +59,25 @@ typedef struct Digit
 	int			word;
 	int			shift;
 } Digit;
+
+/* Entries that come in order, up to the next stretch */
+typedef struct Stretch
+{
+	Size		begin;
+	Size		next;			/* stretch of the pile; 0: there is none */
+} Stretch;
+
+/* Stretches of which each begins behind the end of the one before */
+typedef struct Pile
+{
+	Size		first;			/* stretch */
+	Size		last;
+	const uint64 *greatest;
+
+	/* while they are merged */
+	const uint64 *entry;
+	const uint64 *end;			/* of the stretch */
+} Pile;
 
 /* A sorted part of the entries, in a file */
 typedef struct Run
@@ -81,7 +108,14 @@ struct EntrySort
 
 static void sort_entries(EntrySort *sort);
 static bool radix_sort(EntrySort *sort, uint64 *entries, uint64 *other, Size n);
-static bool find_differences(const EntrySort *sort, const uint64 *entries, Size n, uint64 *differ);
+static Size find_differences(const EntrySort *sort, const uint64 *entries, Size n, uint64 *differ);
+static bool merge_stretches(const EntrySort *sort, const uint64 *entries, uint64 *other, Size n,
+							Size nstretches);
+static int	deal_to_piles(const EntrySort *sort, const uint64 *entries, Stretch *stretches,
+						  Size nstretches, Pile *piles);
+static void merge_piles(const EntrySort *sort, const uint64 *entries, uint64 *to,
+						const Stretch *stretches, Pile *piles, int npiles);
+static int	smallest_pile(const EntrySort *sort, const Pile *piles, int npiles, int but);
 static int	choose_digits(const EntrySort *sort, Size n, uint64 *differ, Digit *digits);
 static void count_digits(EntrySort *sort, const uint64 *entries, Size n,
 						 const Digit *digits, int ndigits);
@@ -285,16 +319,21 @@ radix_sort(EntrySort *sort, uint64 *entries, uint64 *other, Size n)
 	uint64		differ[ENTRY_MAX_WORDS];
 	Digit		digits[MAX_DIGITS];
 	uint64	   *place = entries;
+	Size		ndescents;
 	int			ndigits;
 
 	CHECK_FOR_INTERRUPTS();
-	if (n < 2 || !find_differences(sort, entries, n, differ))
+	ndescents = n < 2 ? 0 : find_differences(sort, entries, n, differ);
+	if (ndescents == 0)
 		return false;
 	if (n <= SMALL_GROUP)
 	{
 		sort_by_insertion(sort, entries, n);
 		return false;
 	}
+	if (ndescents < n / SHORT_STRETCH &&
+		merge_stretches(sort, entries, other, n, ndescents + 1))
+		return true;
 
 	ndigits = choose_digits(sort, n, differ, digits);
 	count_digits(sort, entries, n, digits, ndigits);
@@ -316,22 +355,22 @@ radix_sort(EntrySort *sort, uint64 *entries, uint64 *other, Size n)
 
 /*
  * find_differences
- *		Which bits of their keys differ between entries?  Returns false if they are
- *		in order.
+ *		Which bits of their keys differ between entries?  Returns how many entries are
+ *		smaller than the one before.
  */
-static bool
+static Size
 find_differences(const EntrySort *sort, const uint64 *entries, Size n, uint64 *differ)
 {
 	int			nwords = sort->nwords;
 	uint64		bits[ENTRY_MAX_WORDS] = {0};
 	const uint64 *entry = entries;
-	bool		in_order = true;
+	Size		ndescents = 0;
 
 	for (Size i = 1; i < n; i++)
 	{
 		serve_interrupts(i);
 		entry += nwords;
-		in_order &= entries_compare(entry - nwords, entry, nwords) <= 0;
+		ndescents += entries_compare(entry - nwords, entry, nwords) > 0;
 		bits[0] |= entry[0] ^ entries[0];
 		bits[1] |= entry[1] ^ entries[1];
 		if (nwords == 3)
@@ -339,7 +378,132 @@ find_differences(const EntrySort *sort, const uint64 *entries, Size n, uint64 *d
 	}
 	for (int i = 0; i < nwords; i++)
 		differ[i] = bits[i] & sort->key_mask[i];
-	return !in_order;
+	return ndescents;
+}
+
+/*
+ * merge_stretches
+ *		Sort entries into another array by merging the stretches in which they come in
+ *		order.  Returns false if these make too many piles.
+ */
+static bool
+merge_stretches(const EntrySort *sort, const uint64 *entries, uint64 *other, Size n,
+				Size nstretches)
+{
+	MemoryContext context = GetMemoryChunkContext(sort->entries);
+	Stretch    *stretches = MemoryContextAllocHuge(context, mul_size(nstretches + 1, sizeof(Stretch)));
+	Pile		piles[MAX_PILES];
+	Size		found = 1;
+	int			npiles;
+
+	stretches[0].begin = 0;
+	for (Size i = 1; i < n; i++)
+	{
+		const uint64 *entry = entry_at(sort, entries, i);
+
+		serve_interrupts(i);
+		if (entries_compare(entry - sort->nwords, entry, sort->nwords) > 0)
+			stretches[found++].begin = i;
+	}
+	Assert(found == nstretches);
+	stretches[nstretches].begin = n;
+
+	npiles = deal_to_piles(sort, entries, stretches, nstretches, piles);
+	if (npiles > 0)
+		merge_piles(sort, entries, other, stretches, piles, npiles);
+	pfree(stretches);
+	return npiles > 0;
+}
+
+/*
+ * deal_to_piles
+ *		Put each stretch on the pile that ends closest before it.  Returns how many
+ *		piles there are, or 0 if they are too many.
+ */
+static int
+deal_to_piles(const EntrySort *sort, const uint64 *entries, Stretch *stretches, Size nstretches,
+			  Pile *piles)
+{
+	int			nwords = sort->nwords;
+	int			npiles = 0;
+
+	for (Size i = 0; i < nstretches; i++)
+	{
+		const uint64 *smallest = entry_at(sort, entries, stretches[i].begin);
+		int			best = -1;
+
+		serve_interrupts(i);
+		for (int pile = 0; pile < npiles; pile++)
+			if (entries_compare(piles[pile].greatest, smallest, nwords) <= 0 &&
+				(best < 0 || entries_compare(piles[best].greatest, piles[pile].greatest, nwords) < 0))
+				best = pile;
+		if (best >= 0)
+			stretches[piles[best].last].next = i;
+		else if (npiles == MAX_PILES)
+			return 0;
+		else
+		{
+			best = npiles++;
+			piles[best].first = i;
+		}
+		piles[best].last = i;
+		piles[best].greatest = entry_at(sort, entries, stretches[i + 1].begin - 1);
+		stretches[i].next = 0;
+	}
+	return npiles;
+}
+
+/* merge_piles -- into another array. */
+static void
+merge_piles(const EntrySort *sort, const uint64 *entries, uint64 *to, const Stretch *stretches,
+			Pile *piles, int npiles)
+{
+	Size		done = 0;
+
+	for (int i = 0; i < npiles; i++)
+	{
+		piles[i].entry = entry_at(sort, entries, stretches[piles[i].first].begin);
+		piles[i].end = entry_at(sort, entries, stretches[piles[i].first + 1].begin);
+	}
+	while (npiles > 0)
+	{
+		int			number = smallest_pile(sort, piles, npiles, -1);
+		int			other = smallest_pile(sort, piles, npiles, number);
+		const uint64 *limit = other < 0 ? NULL : piles[other].entry;
+		Pile	   *pile = &piles[number];
+
+		/* as a rule many come from the same pile */
+		do
+		{
+			serve_interrupts(++done);
+			entries_copy(to, pile->entry, sort->nwords);
+			to += sort->nwords;
+			pile->entry += sort->nwords;
+			if (pile->entry < pile->end)
+				continue;
+			pile->first = stretches[pile->first].next;
+			if (pile->first == 0)
+				break;
+			pile->entry = entry_at(sort, entries, stretches[pile->first].begin);
+			pile->end = entry_at(sort, entries, stretches[pile->first + 1].begin);
+		} while (limit == NULL || entries_compare(pile->entry, limit, sort->nwords) <= 0);
+		if (pile->entry == pile->end)
+			*pile = piles[--npiles];
+	}
+}
+
+/* smallest_pile -- the one with the smallest entry, but this; -1 if there is none. */
+static int
+smallest_pile(const EntrySort *sort, const Pile *piles, int npiles, int but)
+{
+	int			smallest = -1;
+
+	for (int i = 0; i < npiles; i++)
+		if (i != but &&
+			(smallest < 0 ||
+			 entries_compare(piles[i].entry, piles[smallest].entry, sort->nwords) < 0))
+			smallest = i;
+	return smallest;
 }
 
 /*

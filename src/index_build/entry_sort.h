@@ -17,8 +17,9 @@ typedef struct EntrySort EntrySort;
 
 /*
  * entry_sort_begin takes the current context's memory for capacity entries, at least one,
- * of nwords words.  While they are sorted there is as much again.  Of entries that are
- * equal but for the last tail_bits, the one that is put first must be the smallest.
+ * of nwords words.  While they are sorted there is as much again, and a hundredth of it.
+ * Of entries that are equal but for the last tail_bits, the one that is put first must be
+ * the smallest.
  *
  * entry_sort_put adds a copy of an entry, entry_sort_put_all of n that lie one behind the
  * other.  If entry_sort_is_full, it writes those before

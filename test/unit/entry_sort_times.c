@@ -25,6 +25,8 @@
 #undef printf
 
 #define TAIL_BITS		49
+/* How long a stretch is, a power of two */
+#define STRETCH			UINT64CONST(16384)
 /* Few entries are sorted again and again, until this many were */
 #define LEAST_ENTRIES	2000000
 
@@ -33,11 +35,12 @@ typedef enum Kind
 	KIND_INT4,
 	KIND_INT8,
 	KIND_IN_ORDER,
+	KIND_STRETCHES,				/* as two processes write rows in order */
 	KIND_TWO_COLUMNS,			/* int4 and int8, three words */
 	KIND_COUNT
 } Kind;
 
-static const char *const names[KIND_COUNT] = {"int4", "int8", "in-order", "int4-int8"};
+static const char *const names[KIND_COUNT] = {"int4", "int8", "in-order", "stretches", "int4-int8"};
 
 /* seconds -- of CPU time. */
 static double
@@ -53,7 +56,8 @@ seconds(void)
 static inline void
 put_entry(EntrySort *sort, Kind kind, uint64 i)
 {
-	uint64		key = kind == KIND_IN_ORDER ? i : murmurhash64(i + 1);
+	uint64		key = kind == KIND_IN_ORDER ? i :
+		kind == KIND_STRETCHES ? (i ^ STRETCH) : murmurhash64(i + 1);
 	uint64		entry[ENTRY_MAX_WORDS] = {0};
 
 	if (kind == KIND_INT8)

@@ -16,6 +16,7 @@
 #include "unit.h"
 
 #define MOST_ENTRIES	20000
+#define MOST_PROCESSES	20
 
 /* compare_entries -- as integers. */
 static int
@@ -114,6 +115,81 @@ test_all_come_out_in_order(void)
 	free(entries);
 }
 
+/*
+ * make_stretches
+ *		Entries as several processes write them, each of which claims range after range,
+ *		and writes a range in pieces.
+ */
+static void
+make_stretches(uint64 *entries, int n, int nwords, int nprocesses, int longest)
+{
+	int			next[MOST_PROCESSES];
+	int			left[MOST_PROCESSES] = {0};
+	int			claimed = 0;
+
+	for (int done = 0; done < n;)
+	{
+		int			process = unit_number(0, nprocesses - 1);
+
+		if (left[process] == 0)
+		{
+			next[process] = claimed;
+			left[process] = unit_number(1, longest);
+			claimed += left[process];
+		}
+		for (int piece = unit_number(1, left[process]); piece > 0 && done < n; piece--, done++)
+		{
+			uint64	   *entry = entries + done * nwords;
+
+			memset(entry, 0, nwords * sizeof(uint64));
+			/* some keys are equal */
+			entry[0] = next[process]++ / 2;
+			entry[nwords - 1] = done;
+			left[process]--;
+		}
+	}
+}
+
+/* test_stretches_are_merged -- unless they make many piles; in any case they are sorted. */
+static void
+test_stretches_are_merged(void)
+{
+	uint64	   *entries = malloc(MOST_ENTRIES * ENTRY_MAX_WORDS * sizeof(uint64));
+	uint64	   *merged = malloc(MOST_ENTRIES * ENTRY_MAX_WORDS * sizeof(uint64));
+	int			nmerged = 0;
+
+	for (int i = 0; i < 200; i++)
+	{
+		int			nwords = unit_number(2, 3);
+		int			n = unit_number(2, MOST_ENTRIES);
+		int			nprocesses = i % MOST_PROCESSES + 1;
+		int			longest = unit_number(1, 1000);
+		EntrySort  *sort = entry_sort_begin(nwords, 49, n);
+		uint64		differ[ENTRY_MAX_WORDS];
+		Size		nstretches;
+		bool		is_merged;
+
+		unit_case("%d entries of %d words, %d processes, ranges of %d", n, nwords, nprocesses, longest);
+		make_stretches(entries, n, nwords, nprocesses, longest);
+		entry_sort_put_all(sort, entries, n);
+		nstretches = find_differences(sort, entries, n, differ) + 1;
+		is_merged = merge_stretches(sort, entries, merged, n, nstretches);
+		nmerged += is_merged;
+		CHECK(is_merged || nprocesses > 2);
+		qsort_r(entries, n, nwords * sizeof(uint64), compare_entries, &nwords);
+		if (is_merged)
+			CHECK_EQ(memcmp(entries, merged, n * nwords * sizeof(uint64)), 0);
+		entry_sort_perform(sort);
+		for (int done = 0; done < n; done++)
+			CHECK_EQ(entries_compare(entry_sort_next(sort), entries + done * nwords, nwords), 0);
+		CHECK(entry_sort_next(sort) == NULL);
+		entry_sort_end(sort);
+	}
+	CHECK(nmerged < 200);
+	free(entries);
+	free(merged);
+}
+
 /* test_ties_are_ended -- among entries with equal keys, and nowhere else. */
 static void
 test_ties_are_ended(void)
@@ -158,6 +234,7 @@ main(void)
 {
 	unit_seed(44);
 	UNIT_RUN(test_all_come_out_in_order);
+	UNIT_RUN(test_stretches_are_merged);
 	UNIT_RUN(test_ties_are_ended);
 	return unit_end();
 }
