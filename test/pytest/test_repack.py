@@ -306,6 +306,8 @@ def test_what_verbose_says(cluster, db, conn, versions):  # noqa: F811
     assert re.fullmatch(r'INFO: "public\.t": found \d+ removable, \d+ nonremovable row versions in \d+ pages', said[1])
     assert said[-1].startswith(f'INFO: finished rewriting "{db}.public.t"\n')
     assert "\nparallel workers: 2 planned, 2 launched\n" in said[-1]
+    # by the builds of VACUUM FULL
+    assert "\nindex builds: 1 at once by " in said[-1]
 
 
 def test_progress_is_shown(cluster, db, conn, versions):  # noqa: F811
