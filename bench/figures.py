@@ -381,7 +381,8 @@ def large_lines(saved: dict) -> list[str]:
     for engine, workers, setting in dict.fromkeys((run["engine"], run["workers"], run["page_cache"]) for run in saved["runs"]):
         took, times_as_fast = looks[engine, workers, setting]
         name = "PostgreSQL" if engine == "core" else "pg_cyclone"
-        lines.append(f"| {name}, `PARALLEL {workers}`{f', `cyclone.preserve_page_cache = {setting}`' if engine != 'core' and setting != 'auto' else ''} | {took:.1f} |"
+        option = f", `cyclone.preserve_page_cache = {setting}`" if engine != "core" and setting != "auto" else ""
+        lines.append(f"| {name}, `PARALLEL {workers}`{option} | {took:.1f} |"
                      f" {times(times_as_fast)} |")  # fmt: skip
     return lines
 
