@@ -190,6 +190,32 @@ test_stretches_are_merged(void)
 	free(merged);
 }
 
+/* test_entries_that_are_put_together -- also if they are more than there is room for. */
+static void
+test_entries_that_are_put_together(void)
+{
+	uint64		entries[1000 * 2];
+
+	for (int room = 1; room <= 1000; room = room * 3 + 1)
+	{
+		EntrySort  *sort = entry_sort_begin(2, 49, room);
+
+		unit_case("room for %d", room);
+		for (int i = 0; i < 1000; i++)
+		{
+			entries[2 * i] = 1000 - i;
+			entries[2 * i + 1] = i;
+		}
+		entry_sort_put_all(sort, entries, 1000);
+		CHECK(entry_sort_is_full(sort) || room > 1);
+		entry_sort_perform(sort);
+		for (int i = 999; i >= 0; i--)
+			CHECK_EQ(entries_compare(entry_sort_next(sort), entries + 2 * i, 2), 0);
+		CHECK(entry_sort_next(sort) == NULL);
+		entry_sort_end(sort);
+	}
+}
+
 /* test_ties_are_ended -- among entries with equal keys, and nowhere else. */
 static void
 test_ties_are_ended(void)
@@ -235,6 +261,7 @@ main(void)
 	unit_seed(44);
 	UNIT_RUN(test_all_come_out_in_order);
 	UNIT_RUN(test_stretches_are_merged);
+	UNIT_RUN(test_entries_that_are_put_together);
 	UNIT_RUN(test_ties_are_ended);
 	return unit_end();
 }

@@ -26,6 +26,7 @@
 bool		cyclone_enabled = true;
 int			max_parallel_maintenance_workers = 2;
 int			max_parallel_workers = 8;
+int			max_worker_processes = 8;
 int			VacuumBufferUsageLimit = 2048;
 int			VacuumCostLimit,
 			VacuumCostPageHit,
@@ -503,7 +504,7 @@ test_faults_are_explained(void)
 static void
 test_a_limit_of_workers_is_said(void)
 {
-	const char *hint = "Raise max_parallel_maintenance_workers, and max_parallel_workers if that is less.";
+	const char *hint = "Raise max_parallel_maintenance_workers, and max_parallel_workers and max_worker_processes if these are less.";
 
 	CHECK_TEXT(explained("parallel 2, full", true), NULL);
 	CHECK_TEXT(unit_notice, NULL);
@@ -518,6 +519,23 @@ test_a_limit_of_workers_is_said(void)
 	CHECK_TEXT(explained("parallel 2", true), hint);
 	CHECK_TEXT(unit_notice, "VACUUM has 1 parallel workers at most, not 2");
 	max_parallel_workers = 8;
+	max_worker_processes = 1;
+	CHECK_TEXT(explained("parallel 2", true), hint);
+	max_worker_processes = 8;
+}
+
+/* test_full_in_parallel_needs_the_engine -- which PostgreSQL's error doesn't say. */
+static void
+test_full_in_parallel_needs_the_engine(void)
+{
+	const char *hint = "PostgreSQL's own has no workers, and pg_cyclone's is off: SET cyclone.enabled = on;";
+
+	CHECK_TEXT(explained("full, parallel 2", false), hint);
+	CHECK_TEXT(unit_error, "VACUUM FULL cannot be performed in parallel");
+	CHECK_TEXT(explained("full, parallel 0", false), NULL);
+	CHECK_TEXT(explained("full off, parallel 2", false), NULL);
+	CHECK_TEXT(explained("full, parallel 2, nonsense", false), NULL);
+	CHECK_TEXT(unit_error, NULL);
 }
 
 /* test_options_as_the_server_knows_them -- so that it refuses what else is wrong. */
@@ -658,6 +676,7 @@ main(void)
 	UNIT_RUN(test_wrong_values_are_told_what_to_do);
 	UNIT_RUN(test_faults_are_explained);
 	UNIT_RUN(test_a_limit_of_workers_is_said);
+	UNIT_RUN(test_full_in_parallel_needs_the_engine);
 	UNIT_RUN(test_options_as_the_server_knows_them);
 	UNIT_RUN(test_options_of_repack);
 	UNIT_RUN(test_repack_that_is_the_servers);
