@@ -67,7 +67,7 @@ def test_the_archive_has_what_a_build_needs():
     if (REPO / ".git").exists() and shutil.which("git"):
         # whichever user owns the repository
         env = {**os.environ, "GIT_CONFIG_COUNT": "1", "GIT_CONFIG_KEY_0": "safe.directory", "GIT_CONFIG_VALUE_0": "*"}
-        made = subprocess.run(["make", "--silent", "-C", REPO, "dist"], text=True, capture_output=True, env=env)
+        made = subprocess.run(["make", "--silent", "--no-print-directory", "-C", REPO, "dist"], text=True, capture_output=True, env=env)
         assert made.returncode == 0, made.stderr
         top = f"{META['name']}-{META['version']}/"
         names = zipfile.ZipFile(REPO / made.stdout.strip()).namelist()
@@ -204,7 +204,7 @@ def test_the_rpms(prefix, pg_major, tmp_path):
         pytest.xfail("NOT TESTED: this server's folders are not those of an RPM")
     env = {**program_env(plain), "GIT_CONFIG_COUNT": "1", "GIT_CONFIG_KEY_0": "safe.directory", "GIT_CONFIG_VALUE_0": "*"}
     env = {name: value for name, value in env.items() if name not in ("MAKEFLAGS", "MAKELEVEL", "MFLAGS")}
-    subprocess.run(["make", "--silent", "-C", REPO, "dist"], check=True, capture_output=True, env=env)
+    subprocess.run(["make", "--silent", "--no-print-directory", "-C", REPO, "dist"], check=True, capture_output=True, env=env)
     command = ["rpmbuild", "-bb", "--nodeps", f"--define=_sourcedir {REPO / 'build'}", f"--define=_topdir {tmp_path}", *rpm_defines(plain)]
     built = subprocess.run([*command, REPO / "packaging/pg_cyclone.spec"], text=True, capture_output=True, env=env)
     assert built.returncode == 0, built.stdout[-2000:] + built.stderr[-3000:]

@@ -139,6 +139,9 @@ def test_random_statements(conn):
         assert verdicts[1] == verdicts[0], (where, statement)
         seen[verdicts[0][0] == "accepted"] += 1
     assert min(seen.values()) > LISTS / 10, "hardly any was accepted, or hardly any refused"
+    # what no statement has rewritten has deleted rows, and entries that lead to them as soon as they are pruned
+    conn.execute("SET cyclone.enabled = off")
+    conn.execute("VACUUM t, u, p, m")
     checks.assert_clean(conn, "t", "u", "p", "m")
 
 
