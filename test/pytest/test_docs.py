@@ -248,7 +248,7 @@ def test_what_postgresql_says_where_pg_cyclone_is_missing(prefix, cluster):
 
 
 @pytest.mark.once
-@pytest.mark.parametrize("connections", [100, 1000])
+@pytest.mark.parametrize("connections", [100, 500, 1000])
 def test_shared_memory(prefix, connections):
     """What docs/cost.md says of it, and of it the history."""
     said = re.search(rf"\| {connections} \| ([\d.]+) MB \| ([\d.]+) MB \|", (REPO / "docs/cost.md").read_text())
