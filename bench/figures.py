@@ -424,7 +424,7 @@ def as_it_is(result: dict) -> dict:
 
 
 KEEPERS = {
-    "vacuum": keep_vacuum, "more": keep_vacuum, "latency": keep_latency, "guards": as_it_is, "audit": as_it_is, "online": as_it_is,
+    "vacuum": keep_vacuum, "more": keep_vacuum, "cold": keep_vacuum, "full-19": keep_vacuum, "latency": keep_latency, "guards": as_it_is, "audit": as_it_is, "online": as_it_is,
     "online-19": as_it_is, "large": keep_large, "views": as_it_is, "tables": as_it_is,
 }  # fmt: skip
 PICTURES = (
@@ -437,6 +437,8 @@ TABLES = (
     Table("README.md", "readme", "vacuum", readme_lines),
     Table("docs/performance.md", "vacuum in short", "vacuum", short_lines),
     Table("docs/performance.md", "more in short", "more", short_lines),
+    Table("docs/performance.md", "cold in short", "cold", short_lines),
+    Table("docs/performance.md", "full on 19 in short", "full-19", short_lines),
     Table("docs/performance.md", "large in short", "large", large_short_lines),
     Table("docs/performance.md", "latency in short", "latency", latency_short_lines),
     Table("docs/benchmarks.md", "vacuum", "vacuum", vacuum_lines),
