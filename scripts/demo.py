@@ -271,7 +271,7 @@ def race(original: Cluster, options, console: Console) -> tuple[list[Contender],
     contenders = [Contender("PostgreSQL", "off"), Contender("pg_cyclone", "on")]
     for number in range(options.rounds):
         for contender in contenders:
-            with original.copy() as copy, _busy(console, f"VACUUM (PARALLEL {options.workers}) of a copy by {contender.name}"):
+            with original.copy() as copy, _busy(console, f"a copy of the table, and VACUUM (PARALLEL {options.workers}) of it by {contender.name}"):
                 copy.start()
                 copy.warm_up(TABLE)
                 with copy.connect() as conn:
@@ -351,7 +351,8 @@ def report_paced(console: Console, paced: Paced) -> None:
     console.print(f"  95 % of the statements took the server less than [bold]{kept:.1f} ms, with a target of {paced.target_ms:.1f} ms: {verdict}"
                   f"[/bold] (from {KEPT_FROM} s after the load's begin, within a tenth).", highlight=False)  # fmt: skip
     console.print("  By the clock of pgbench, which waits for the same cores itself, it was"
-                  f" {paced.clients_ms():.1f} ms; {paced.alone_ms:.1f} ms without VACUUM, and {paced.core_ms:.1f} ms beside PostgreSQL's.",
+                  f" {paced.clients_ms():.1f} ms; {paced.alone_ms:.1f} ms without VACUUM, and {paced.core_ms:.1f} ms beside PostgreSQL's,"
+                  " which takes what it takes.",
                   highlight=False)  # fmt: skip
     busy, idle = (paced.speed([(first + 1, last) for first, last in spans]) / MB for spans in (paced.loads, paced.rests))
     console.print(f"  VACUUM scanned [bold]{busy:,.0f} MB/s beside the load, {idle:,.0f} MB/s while it rested[/bold].", highlight=False)
