@@ -173,6 +173,8 @@ table_update_statistics(VacuumJob *job, TimestampTz start)
 
 	if (DEBUG_FAULT("relfrozenxid"))
 		counters->new_relfrozenxid = job->plan.cutoffs.OldestXmin;
+	if (DEBUG_FAULT("relminmxid"))
+		counters->new_relminmxid = job->plan.cutoffs.OldestMxact;
 	audit_age(&job->vacuum, counters);
 	set_size(job->vacuum.rel, result->new_rel_pages, result->new_live_tuples,
 			 job->vacuum.nindexes > 0, counters->new_relfrozenxid, counters->new_relminmxid,

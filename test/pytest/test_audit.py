@@ -269,6 +269,24 @@ def test_relfrozenxid_that_is_too_new(t):
     assert_server_finishes(conn, before)
 
 
+def test_relminmxid_that_is_too_new(t, cluster, db):
+    conn = t()
+    conn.execute("CREATE TABLE other AS SELECT 1 AS id")
+    before = rows(conn)
+    for table, id in (("t", 1), ("other", 1)):
+        with cluster.connect(db) as one, cluster.connect(db) as two:
+            for session in (one, two):
+                session.execute("BEGIN")
+                session.execute(f"SELECT FROM {table} WHERE id = {id} FOR SHARE")
+            one.execute("COMMIT")
+            two.execute("COMMIT")
+    [(multixact,)] = conn.execute("SELECT xmax FROM t WHERE id = 1")
+    detail = fails(conn, "relminmxid").diag.message_detail
+    found = re.search(r"relminmxid becomes (\d+). The audit's: a MultiXactId that is left is (\d+)", detail)
+    assert found and int(found[1]) > int(found[2]) == int(multixact)
+    assert_server_finishes(conn, before)
+
+
 @pytest.mark.parametrize("fault", ["live-row:4", "leaf:3", "index-live:3", "store-loses:7", "row-changes"])
 def test_in_workers(t, fault):
     """The error of any process is the statement's, and marked as an audit's."""
