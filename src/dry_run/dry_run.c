@@ -88,7 +88,8 @@ static void choose_engine(Relation rel, DryRun *run);
 static void plan_indexes(const VacuumParams *params, int nindexes, Relation *indexes, DryRun *run);
 static void plan_space(Relation rel, const VacuumParams *params, int nindexes,
 					   Relation *indexes, DryRun *run);
-static void plan_space_of_full(Relation rel, int nindexes, Relation *indexes, DryRun *run);
+static void plan_space_of_full(Relation rel, const VacuumParams *params, int nindexes,
+							   Relation *indexes, DryRun *run);
 static double pages_of_rewritten(Oid toast_relid, int64 *pages_before);
 static double pages_of_rebuilt(Relation index, const BloatEstimate *heap, pg_prng_state *prng);
 static double seconds_of(const DryRun *run);
@@ -360,7 +361,7 @@ plan_space(Relation rel, const VacuumParams *params, int nindexes, Relation *ind
 	run->pages_after = run->pages;
 	if (run->kind != HISTORY_VACUUM)
 	{
-		plan_space_of_full(rel, nindexes, indexes, run);
+		plan_space_of_full(rel, params, nindexes, indexes, run);
 		return;
 	}
 	if (params->truncate != VACOPTVALUE_DISABLED &&
@@ -389,8 +390,10 @@ plan_space(Relation rel, const VacuumParams *params, int nindexes, Relation *ind
  *		The same for FULL.  How much WAL FULL INPLACE writes only past runs know.
  */
 static void
-plan_space_of_full(Relation rel, int nindexes, Relation *indexes, DryRun *run)
+plan_space_of_full(Relation rel, const VacuumParams *params, int nindexes, Relation *indexes,
+				   DryRun *run)
 {
+	bool		rewrites = run->kind == HISTORY_REWRITE;
 	BloatEstimate heap = {0};
 	pg_prng_state prng;
 	int64		before = run->pages;
@@ -401,24 +404,28 @@ plan_space_of_full(Relation rel, int nindexes, Relation *indexes, DryRun *run)
 	if (run->pages > 0)
 		heap_bloat(rel, Min(run->pages, MOST_PAGES), &prng, &heap);
 	after = !heap.known ? run->pages :
-		run->kind == HISTORY_REWRITE ? heap.rewritten_pages : heap.inplace_pages;
+		rewrites ? heap.rewritten_pages : heap.inplace_pages;
 	after = Min(ceil(after), run->pages);
 	run->pages_after = after;
-	if (OidIsValid(rel->rd_rel->reltoastrelid) && run->kind == HISTORY_REWRITE)
+	if (OidIsValid(rel->rd_rel->reltoastrelid) && rewrites)
 		after += pages_of_rewritten(rel->rd_rel->reltoastrelid, &before);
-	for (int i = 0; i < nindexes && run->kind == HISTORY_REWRITE; i++)
+	for (int i = 0; i < nindexes; i++)
 	{
-		double		pages = pages_of_rebuilt(indexes[i], &heap, &prng);
+		double		pages = rewrites || params->index_cleanup != VACOPTVALUE_DISABLED ?
+			pages_of_rebuilt(indexes[i], &heap, &prng) : 0;
 
+		/* FULL INPLACE leaves the others as they are */
+		if (!rewrites && (pages == 0 || !index_shrink_is_worthwhile(indexes[i], pages)))
+			continue;
 		before += relation_blocks(indexes[i]);
 		after += pages;
 		largest = Max(largest, pages);
 	}
 	run->bytes_freed = Max(before - after, 0) * BLCKSZ;
-	run->disk_bytes = run->kind == HISTORY_REWRITE ? (after + largest * SORT_SHARE) * BLCKSZ : 0;
-	run->wal_bytes = !RelationNeedsWAL(rel) ? 0 :
-		run->kind == HISTORY_REWRITE ? after * BLCKSZ : -1;
-	if (run->kind == HISTORY_INPLACE)
+	/* FULL INPLACE builds one index after the other */
+	run->disk_bytes = (rewrites ? after + largest * SORT_SHARE : largest) * BLCKSZ;
+	run->wal_bytes = !RelationNeedsWAL(rel) ? 0 : rewrites ? after * BLCKSZ : -1;
+	if (!rewrites)
 		run->rows_frozen = -1;
 }
 

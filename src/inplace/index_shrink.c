@@ -70,6 +70,7 @@
 #include "inplace/copy_cleaner.h"
 #include "inplace/index_copy.h"
 #include "inplace/inplace.h"
+#include "inplace/table_inplace.h"
 #include "others.h"
 #include "relation_size.h"
 #include "report/progress.h"
@@ -275,16 +276,24 @@ bloated_indexes(Oid relid, MemoryContext context)
 static bool
 is_bloated(Relation index, BlockNumber *pages)
 {
-	BlockNumber now = relation_blocks(index);
-	bool		is_btree = index->rd_rel->relam == BTREE_AM_OID;
 	Estimated	estimated = {.index = index};
 
-	if (now <= SMALL_INDEX_PAGES ||
-		!(is_btree || index_bloat_is_known(index->rd_rel->relam)) ||
-		!bloat_try(index, estimate_index, &estimated))
+	if (!index_shrink_is_worthwhile(index, 0) || !bloat_try(index, estimate_index, &estimated))
 		return false;
 	*pages = estimated.pages;
-	return now * (1 - (is_btree ? BLOATED_FRACTION : ROUGHLY_BLOATED_FRACTION)) > *pages;
+	return index_shrink_is_worthwhile(index, *pages);
+}
+
+/* index_shrink_is_worthwhile -- see table_inplace.h. */
+bool
+index_shrink_is_worthwhile(Relation index, BlockNumber pages)
+{
+	BlockNumber now = relation_blocks(index);
+	bool		is_btree = index->rd_rel->relam == BTREE_AM_OID;
+
+	return now > SMALL_INDEX_PAGES &&
+		(is_btree || index_bloat_is_known(index->rd_rel->relam)) &&
+		now * (1 - (is_btree ? BLOATED_FRACTION : ROUGHLY_BLOATED_FRACTION)) > pages;
 }
 
 /* estimate_index -- for bloat_try. */
