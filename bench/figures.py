@@ -424,7 +424,8 @@ def as_it_is(result: dict) -> dict:
 
 
 KEEPERS = {
-    "vacuum": keep_vacuum, "more": keep_vacuum, "cold": keep_vacuum, "full-19": keep_vacuum, "latency": keep_latency, "guards": as_it_is, "audit": as_it_is, "online": as_it_is,
+    "vacuum": keep_vacuum, "more": keep_vacuum, "cold": keep_vacuum, "full-19": keep_vacuum,
+    "latency": keep_latency, "guards": as_it_is, "audit": as_it_is, "online": as_it_is,
     "online-19": as_it_is, "large": keep_large, "views": as_it_is, "tables": as_it_is,
 }  # fmt: skip
 PICTURES = (
