@@ -58,7 +58,8 @@
  * server's: BasicOpenFile makes room by itself.  Nothing here raises an error while it
  * has a descriptor or a mapping.
  *
- * A file system in memory has all blocks there at any time, so nothing is dropped.
+ * A file system in memory has all blocks there at any time, and one with a cache of its own
+ * (ZFS) none, so nothing is dropped.
  * With direct I/O nothing is in the page cache; nothing is asked.
  *
  * Portions Copyright (c) 2026, the pg_cyclone developers
@@ -172,6 +173,7 @@ struct FileCache
 	MemoryContext context;
 
 	bool		holds;
+	bool		has_seen;		/* pages that were read there */
 	Stripe		stripe;			/* that is read now */
 	bool		has_stripe;
 
@@ -207,6 +209,7 @@ static void write_back(FileCache *cache, Segment *segment, const Stripe *stripe)
 static void drop_stripe(FileCache *cache, Segment *segment, Stripe *stripe);
 static void ask_for_map(FileCache *cache, Segment *segment, Relation rel, FileCacheMap *map,
 						BlockNumber number);
+static bool is_in_page_cache(FileCache *cache, Segment *segment, const Stripe *stripe);
 static uint32 ask(FileCache *cache, Segment *segment, const Stripe *stripe);
 static bool open_segment(Segment *segment, const Stripe *stripe);
 static void close_segment(Segment *segment);
@@ -654,7 +657,7 @@ drop_stripe(FileCache *cache, Segment *segment, Stripe *stripe)
 	const uint64 absent = stripe->absent;
 	int			end;
 
-	if (!open_segment(segment, stripe))
+	if (!open_segment(segment, stripe) || !is_in_page_cache(cache, segment, stripe))
 	{
 		stripe->absent = 0;
 		return;
@@ -677,6 +680,21 @@ drop_stripe(FileCache *cache, Segment *segment, Stripe *stripe)
 		}
 	}
 	stripe->absent &= ~ask(cache, segment, stripe);
+}
+
+/*
+ * is_in_page_cache
+ *		Has reading a stripe brought anything there?  Asked until it has once.
+ *
+ * Some file systems have a cache of their own, of which mincore knows nothing, but which
+ * might drop what was there before.
+ */
+static bool
+is_in_page_cache(FileCache *cache, Segment *segment, const Stripe *stripe)
+{
+	if (!cache->has_seen)
+		cache->has_seen = (stripe->absent & ~ask(cache, segment, stripe)) != 0;
+	return cache->has_seen && cache->error == 0;
 }
 
 /*

@@ -22,7 +22,7 @@ from cyclone_lab.shim import preloadable
 
 MB = 1 << 20
 CALLS = {"mincore": 1, "sync_file_range": 2, "posix_fadvise": 4}
-LAYOUT = struct.Struct("6i")
+LAYOUT = struct.Struct("7i")
 WAIT = 7  # SYNC_FILE_RANGE_WAIT_BEFORE, _WRITE and _WAIT_AFTER
 _libc = ctypes.CDLL(None, use_errno=True)
 _libc.mmap.restype = ctypes.c_void_p
@@ -148,10 +148,20 @@ def test_what_was_not_there_is_gone(server, cold, effective_cache_size, workers)
     conn.execute(f"SET effective_cache_size = '{effective_cache_size}'")
     vacuum(conn, workers=workers)
     after = cached(files)
-    _, _, asked, written, dropped, waited = LAYOUT.unpack(server.calls[:])
+    _, _, asked, written, dropped, waited, _ = LAYOUT.unpack(server.calls[:])
     assert min(asked, written, dropped) > 0 and waited == 0, "nobody waits until something is written"
     # what is still in the ring of each process is written later
     assert max(after.values()) < 0.3, after
+    assert_vacuumed(conn)
+
+
+def test_a_file_system_with_a_cache_of_its_own(server, cold):
+    """It has nothing in the page cache, even of what has been read; nothing is dropped, as it might drop what was there before."""
+    conn, _ = cold
+    server.calls[:] = LAYOUT.pack(0, 0, 0, 0, 0, 0, 1)
+    vacuum(conn)
+    _, _, asked, _, dropped, _, _ = LAYOUT.unpack(server.calls[:])
+    assert asked > 0 and dropped == 0
     assert_vacuumed(conn)
 
 
@@ -211,7 +221,7 @@ def test_a_call_that_fails_ends_it_and_no_more(server, cold, call, error):
     messages: list[str] = []
     conn.add_notice_handler(lambda message: messages.append(message.message_primary))
     conn.execute("SET client_min_messages = debug1")
-    server.calls[:] = LAYOUT.pack(CALLS[call], number, 0, 0, 0, 0)
+    server.calls[:] = LAYOUT.pack(CALLS[call], number, 0, 0, 0, 0, 0)
     vacuum(conn)
     calls = LAYOUT.unpack(server.calls[:])[2:5]
     assert calls[list(CALLS).index(call)] == 1, "the first that failed was the last"
@@ -236,7 +246,7 @@ def test_gin(server, cold, workers):
     conn.execute("DELETE FROM t WHERE id % 3 = 1")
     files = forget(server, conn, "t", "t_gin")
     vacuum(conn, workers=workers)
-    _, _, asked, written, dropped, waited = LAYOUT.unpack(server.calls[:])
+    _, _, asked, written, dropped, waited, _ = LAYOUT.unpack(server.calls[:])
     assert min(asked, written, dropped) > 0 and waited == 0
     assert max(cached(files).values()) < 0.3, cached(files)
     server.calls[:] = bytes(LAYOUT.size)
@@ -260,7 +270,7 @@ def test_full_drops_what_it_reads(server, cold, workers):
         assert cached(files)["t"] < 0.3
         rewrite.release()
         rewrite.finish()
-    _, _, asked, _, dropped, waited = LAYOUT.unpack(server.calls[:])
+    _, _, asked, _, dropped, waited, _ = LAYOUT.unpack(server.calls[:])
     assert min(asked, dropped) > 0 and waited == 0
     assert min(cached(files_of(server, conn, *FULL_KINDS)).values()) > 0.9
     assert_vacuumed(conn)
@@ -314,9 +324,10 @@ def test_inplace(server, sparse, setting, workers):
 def test_a_call_that_fails_ends_no_full(server, sparse, call, statement):
     conn, _ = sparse
     conn.execute("CREATE INDEX m_btree ON m (id)")
+    forget(server, conn, "m")
     conn.execute("SET min_parallel_table_scan_size = 0")
     conn.execute("SET cyclone.preserve_page_cache = on")
-    server.calls[:] = LAYOUT.pack(CALLS[call], errno.EIO, 0, 0, 0, 0)
+    server.calls[:] = LAYOUT.pack(CALLS[call], errno.EIO, 0, 0, 0, 0, 0)
     conn.execute(statement)
     assert LAYOUT.unpack(server.calls[:])[2 + list(CALLS).index(call)] > 0
     assert conn.execute("SELECT count(*) FROM m").fetchone() == (4000,)

@@ -37,6 +37,7 @@ typedef struct Control
 	volatile	int32_t error;	/* errno of those that fail */
 	volatile	int32_t calls[NCALLS];	/* made so far */
 	volatile	int32_t waits;	/* those of sync_file_range that were to wait */
+	volatile	int32_t hides;	/* does mincore say that nothing is there? */
 } Control;
 
 static Control none;
@@ -73,7 +74,13 @@ mincore(void *start, size_t length, unsigned char *pages)
 	if (real == NULL)
 		real = (int (*) (void *, size_t, unsigned char *)) dlsym(RTLD_NEXT, "mincore");
 	if (!fails(CALL_MINCORE))
-		return real(start, length, pages);
+	{
+		int			result = real(start, length, pages);
+
+		if (control->hides)
+			memset(pages, 0, (length + 4095) / 4096);
+		return result;
+	}
 	errno = control->error;
 	return -1;
 }
