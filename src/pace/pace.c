@@ -285,11 +285,7 @@ look_and_tick(uint64 now)
 		process_take_budget();
 }
 
-/*
- * nap
- *		Sleep until this time, or until settings or budget change.  The rest is paid
- *		later.
- */
+/* nap -- sleep until this time, or until settings or budget change. The rest is paid later. */
 static void
 nap(uint64 until)
 {

@@ -13,10 +13,6 @@
  * pace_command.c	the command, from its settings to its end
  * pace.c, server_code.c	where a process pays and sleeps
  *
- * Each part begins with the rules for its callers: which process may call it, what it
- * locks, and what may fail.  pace.c calls ..._shmem_size and ..._shmem_init where the
- * server asks for shared memory.
- *
  * Portions Copyright (c) 2026, the pg_cyclone developers
  *
  *-------------------------------------------------------------------------

@@ -39,6 +39,7 @@ PaceCommand pace_command;
 
 static int64 pages_written = 0; /* by this process, past shared buffers */
 
+static uint64 pay_own_clock(uint64 now, double most);
 static uint64 pay_from(Budget *budget, uint64 now, double price, double most, uint64 latest);
 static double cost_so_far(void);
 
@@ -172,7 +173,7 @@ process_pay(uint64 now)
 
 	/* as much as it is needed */
 	double		most = my_pace.least > LEAST_BUDGET ? price / my_pace.least : INFINITY;
-	uint64		latest = isinf(most) ? PG_UINT64_MAX : clock_pay(&shared->time.paid_until, now, most);
+	uint64		latest = isinf(most) ? PG_UINT64_MAX : pay_own_clock(now, most);
 
 	Assert(cost >= 0);
 	my_pace.accounted = cost_now;
@@ -200,6 +201,20 @@ process_pay(uint64 now)
 	if (pg_atomic_read_u32(&shared->by_target) != (until_by_target > until))
 		pg_atomic_write_u32(&shared->by_target, until_by_target > until);
 	return Max(until, until_by_target);
+}
+
+/* pay_own_clock -- it may be ignored for long, so no more is owed than a slice for each process. */
+static uint64
+pay_own_clock(uint64 now, double most)
+{
+	pg_atomic_uint64 *paid_until = &my_pace.shared->time.paid_until;
+	uint32		at_work = pg_atomic_read_u32(&my_pace.shared->cost.at_work);
+	uint64		bound = now + (uint64) (most * Max(at_work, 1));
+	uint64		before = pg_atomic_read_u64(paid_until);
+
+	if (before > bound)
+		(void) pg_atomic_compare_exchange_u64(paid_until, &before, bound);
+	return clock_pay(paid_until, now, most);
 }
 
 /* pay_from -- until when to sleep for a budget; a vacuum that needs more doesn't use it, but its own clock. */

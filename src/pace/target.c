@@ -273,11 +273,7 @@ skip_what_was(LatencyTarget *target, uint64 now)
 	publish(target, now);
 }
 
-/*
- * control
- *		Have the controller take a step.  Raises no error, as then no process would tick
- *		any more.
- */
+/* control -- have the controller take a step. Raises no error, as then no process would tick any more. */
 static void
 control(LatencyTarget *target, uint64 now, const BudgetUse *use)
 {

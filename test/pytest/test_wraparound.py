@@ -185,6 +185,26 @@ def test_the_nearer_the_failsafe_the_less_a_cost_delay_holds_back(failsafe_conn)
     checks.assert_clean(conn, "alone")
 
 
+def test_a_vacuum_that_was_faster_than_it_need_be_owes_nothing_for_that(failsafe_conn):
+    """It comes to a cost delay after a time without one: by its own clock, for which it didn't wait till then, it would owe minutes."""
+    conn = failsafe_conn
+    burn_most_of_the_way(conn)
+    statement = f"VACUUM ({SKIP_STATS}, INDEX_CLEANUP on, PARALLEL 0, LATENCY_TARGET '1h') alone"
+    settings = {"statement_timeout": "90s", "cyclone.debug_price": 100}
+    with Parked(conn.cluster, conn.info.dbname, "heap-scan:leader", 1, statement, settings) as vacuum:
+        for _ in range(15):
+            conn.execute("SELECT pg_sleep(0.15)")
+            vacuum.step()
+            vacuum.wait_for(1)
+        conn.execute("ALTER SYSTEM SET vacuum_cost_delay = '100ms'")
+        conn.execute("ALTER SYSTEM SET vacuum_cost_limit = 1")
+        conn.execute("SELECT pg_reload_conf()")
+        vacuum.release()
+        vacuum.finish()
+    assert checks.table_state(conn, "alone")["dead_items"] == 0
+    checks.assert_clean(conn, "alone")
+
+
 def test_what_an_old_table_uses_beyond_a_target_is_not_left_for_others_to_pay(failsafe_conn):
     """Or else a younger table with the same target would wait until long after the VACUUM of the old one has ended."""
     conn = failsafe_conn
