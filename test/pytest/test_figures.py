@@ -1,6 +1,7 @@
 """`make figures`: what is kept of a result, the tables that are made of it, and that a table or picture of another one is noticed."""
 
 import json
+from statistics import median
 
 import pytest
 
@@ -186,3 +187,40 @@ def test_summaries_of_guards(figures):
     assert guards.summary("archiver", [[0, 100, 0, 0, True], [8, 50, 90, 0.4, True], [8.2, 0, 90, 0.4, False]]) == "the server went down after 8.0 s"
     assert guards.summary("archiver", [[0, 100, 0, 0, True], [9, 66.6, 90, 0.4, True], [9.2, 67, 90, 1, False]]) == "9.0 s, at least 67 MB free"
     assert guards.guard_of("standby", 3) == "max_replica_lag 3 s" and guards.guard_of("archiver", 0) == "no guard"
+
+
+def test_a_figure_that_was_typed_is_found(figures):
+    """On the page of conclusions, which has no others than those of saved results; versions and cores are none."""
+    made = "<!-- make figures: vacuum in short -->\n| 2.49 s | 1.9 × |\n<!-- end -->\n"
+    assert figures.typed(f"On PostgreSQL 18.6, 2 cores:\n{made}as fast as 19's") == []
+    for figure in ("1.2 %", "1.06 times", "2.5 ×", "20 ms", "6.2 GB"):
+        assert figures.typed(f"{made}It takes {figure}.\n{made}") == [figure]
+
+
+def saved(name: str) -> dict:
+    return json.loads((REPO / "bench/saved" / f"{name}.json").read_text())
+
+
+def of_contender(result: dict, name: str, what: str) -> float:
+    return median(run[what] for run in result["runs"] if run["contender"] == name)
+
+
+def test_what_the_pages_say_in_words_of_making_a_table_small():
+    """Of README, docs/why.md and docs/performance.md, by the saved results."""
+    online, on_19 = saved("online"), saved("online-19")
+    for result, other, least, most in ((online, "pg_repack", 1.5, 2.5), (on_19, "REPACK (CONCURRENTLY)", 0.75, 1.33)):
+        assert least < of_contender(result, "FULL INPLACE", "seconds") / of_contender(result, other, "seconds") < most
+        assert of_contender(result, "FULL INPLACE", "wal") > of_contender(result, other, "wal")
+        assert of_contender(result, "FULL INPLACE", "peak_disk") < of_contender(result, other, "peak_disk") / 50
+        assert max(run["longest_lock_wait_ms"] for run in result["runs"] if run["contender"] == "FULL INPLACE") < 10
+
+
+def test_what_the_page_says_in_words_of_latency_and_small_tables(figures):
+    """Of docs/performance.md: harm and time are a trade, `auto` is slow and harmless, and small tables gain less."""
+    points = {point["title"]: (point["seconds"]["median"], point["harm"]["95"]["median"]) for point in saved("latency")["points"]}
+    auto, smallest = points["pg_cyclone, latency target auto"], points["pg_cyclone, 200 a 2 ms"]
+    assert auto[0] > smallest[0] and auto[1] <= smallest[1] and max(points["PostgreSQL, 200 a 2 ms"][1], smallest[1]) <= 1
+    assert points["pg_cyclone, no delay"][1] > points["PostgreSQL, no delay"][1]
+    [whole] = [way for way in saved("tables")["ways"] if way["way"] == "VACUUM"]
+    [large] = [one for one in saved("vacuum")["scenarios"] if one["name"] == "one-index"]
+    assert median(whole["PostgreSQL"]) / median(whole["pg_cyclone"]) < figures.ratio(large, 0)
