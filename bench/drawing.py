@@ -29,20 +29,15 @@ OURS, CORE, OTHER = "#20639b", "#ed553b", "#8a8a8a"
 
 
 def footnote(circumstances: dict) -> str:
-    """Return the most important circumstances in a line."""
-    return ", ".join(
-        [
-            circumstances["PostgreSQL"],
-            f"pg_cyclone {circumstances['commit']}",
-            f"{circumstances['cores']} cores of {circumstances['CPU']}",
-        ]
-    )
+    """Return the most important circumstances in a line, which is as long as a phone's width allows."""
+    processor = circumstances["CPU"].replace("(R)", "").replace("(TM)", "")
+    return f"{circumstances['PostgreSQL']}, pg_cyclone {circumstances['commit'][:8]}, {circumstances['cores']} cores of {processor}"
 
 
 def save_figures(folder: Path, circumstances: dict, figures: dict[str, Figure]) -> dict[str, str]:
     """Write each figure into `folder` as NAME.png, with the most important circumstances below; return the file names."""
     for name, figure in figures.items():
-        figure.supxlabel(footnote(circumstances), fontsize=8, color="#606060")
+        figure.supxlabel(footnote(circumstances), fontsize=9, color="#606060")
         figure.savefig(folder / f"{name}.png", dpi=150)
         pyplot.close(figure)
     return {name: f"{name}.png" for name in figures}

@@ -519,7 +519,7 @@ def write() -> None:
         with pyplot.rc_context(STYLE):
             saved = load(picture.saved)
             figure = picture.draw(saved)
-            figure.supxlabel(f"{footnote(saved['circumstances'])}, {saved['circumstances']['date']}", fontsize=8, color="#606060")
+            figure.supxlabel(f"{footnote(saved['circumstances'])}, {saved['circumstances']['date']}", fontsize=9, color="#606060")
             figure.savefig(TOP / picture.file, dpi=150, metadata={"Source": digest(picture.saved)})
             pyplot.close(figure)
 

@@ -48,9 +48,10 @@ CONFIG = {
     "cyclone.compaction_cooldown": "1min",
 }
 TABLES = {"orders": 100_000, "order_items": 200_000, "customers": 50_000}
-COLORS = ["#17727f", "#c98a12", "#7a5ea8", "#c5384c", "#2a9483", "#5f6b7a"]
+COLORS = ["#17727f", "#c98a12", "#7a5ea8", "#c5384c"]  # of the series that are named
+OTHERS = "#b8bec6"
 WIDTH, FONT = 5.6, 9  # inches, points: a phone, 360 pixels wide, shows these as 8 pixels
-MOST_NAMES = 4
+MOST_NAMES = len(COLORS)
 
 
 @contextmanager
@@ -174,11 +175,12 @@ def draw_lines(axes, drawn: list, seconds: float) -> float:
     """Draw each series over time, with the names of those that come highest; return the top of the scale."""
     highest = sorted(drawn, key=lambda one: -max(value for _, value in one[1]))
     for number, (_, values) in enumerate(highest):
+        look = {"color": COLORS[number], "zorder": 3} if number < MOST_NAMES else {"color": OTHERS, "zorder": 2}
         for part in parts_of(values):
-            axes.plot(*zip(*part, strict=True), color=COLORS[number % len(COLORS)], linewidth=1.3, marker="." if len(part) < 3 else None)
+            axes.plot(*zip(*part, strict=True), linewidth=1.3, marker="." if len(part) < 3 else None, **look)
     shown_names = [plt.Line2D([], [], color=COLORS[number]) for number in range(min(MOST_NAMES, len(highest)))]
     if len(highest) > MOST_NAMES:
-        axes.annotate(f"and {len(highest) - MOST_NAMES} more", (1, 1), (0, 4), xycoords="axes fraction", textcoords="offset points",
+        axes.annotate(f"and {len(highest) - MOST_NAMES} more, in grey", (1, 1), (0, 4), xycoords="axes fraction", textcoords="offset points",
                       ha="right", va="bottom", fontsize=FONT, color="#606060")  # fmt: skip
     names = [name for name, _ in highest[:MOST_NAMES]]
     lines = (len(names) + 1) // 2
@@ -187,14 +189,14 @@ def draw_lines(axes, drawn: list, seconds: float) -> float:
     axes.set_xlim(0, seconds)
     axes.set_xlabel("seconds")
     axes.legend(shown_names, names, fontsize=FONT, loc="upper left", frameon=False, borderpad=0.1, labelspacing=0.2, ncols=2,
-                columnspacing=1)  # fmt: skip
+                columnspacing=1, handlelength=1, handletextpad=0.4)  # fmt: skip
     return top
 
 
 def draw_panel(axes, panel: dict, begin: float, end: float) -> bool:
     """Draw a panel; tell whether there is anything in it."""
     unit, drawn = panel["fieldConfig"]["defaults"]["unit"], series_of(panel, begin, end)
-    about = textwrap.wrap(panel["description"], 38 if panel["type"] == "stat" else 88)
+    about = textwrap.wrap(panel["description"], 34 if panel["type"] == "stat" else 72)
     for text, above, look in ((panel["title"], 6 + 11 * len(about), {"fontsize": 10, "fontweight": "bold"}),
                               ("\n".join(about), 4, {"fontsize": FONT, "color": "#606060"})):  # fmt: skip
         left = 0 if panel["type"] == "stat" else -0.65 * 72
