@@ -213,15 +213,16 @@ def test_in_a_browser(cluster, db, conn, tmp_path):
     fill(conn, IDENTIFIER)
     fill(conn, "t" * 63)
     # as autovacuum would tell of tables in another database with a long name
-    conn.execute("ALTER VIEW cyclone.autovacuum RENAME TO autovacuum_before")
+    conn.execute("ALTER VIEW cyclone.autovacuum_details RENAME TO autovacuum_before")
     conn.execute(
-        "CREATE VIEW cyclone.autovacuum AS SELECT datname || repeat('d', 63 - length(datname)) AS datname, relid, relation_before AS relation,"
+        "CREATE VIEW cyclone.autovacuum_details AS SELECT datname || repeat('d', 63 - length(datname)) AS datname, relid, relation_before AS relation,"
         " 'engine' AS last_by, 'a lock that was not to be had' AS last_reason, 'XX001: a page is not as it should be' AS failed_with,"
         " now() AS last_start, 0.0004::float8 AS last_seconds, 12345 AS engine_count, 0 AS server_count, 12 AS error_count, true AS breaker_open,"
         " now() AS breaker_until, 3 AS failures FROM (SELECT current_database()::text AS datname, 't'::text AS relation_before, 1::oid AS relid) t"
     )
     with cluster.connect(db, row_factory=dict_row) as reader:
         text = make(reader)
+    assert f"{db:d<63}" in text_of(parse(text), "autovacuum")
     # In a frame, as the window of a browser is not as narrow as a phone. The script that measures is outside of it: the page has none.
     script = """onload = () => { const page = frames[0].document, root = page.documentElement, all = [...page.body.querySelectorAll('*')];
         const right = Math.max(...all.map(element => element.getBoundingClientRect().right));
