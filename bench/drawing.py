@@ -25,6 +25,7 @@ STYLE = {
     "savefig.facecolor": "white",
 }
 HALO = [withStroke(linewidth=3, foreground="white")]  # of text that a line may cross
+NARROW = 5.6  # inches: a phone, 360 pixels wide, shows text of 10 points as 9 pixels
 OURS, CORE, OTHER = "#20639b", "#ed553b", "#8a8a8a"
 
 

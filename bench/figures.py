@@ -34,7 +34,6 @@ LABELS = {
     "above": ("high", (0, 4), {"ha": "left", "va": "bottom"}),
     "beside": ("median", (8, 0), {"ha": "left", "va": "center"}),
 }
-NARROW = 5.6  # inches: a phone, 360 pixels wide, shows text of 10 points as 9 pixels
 
 
 @dataclass(frozen=True)
@@ -171,7 +170,7 @@ def readme_lines(saved: dict) -> list[str]:
 
 def draw_bars(scenarios: list[dict], titles: list[str], height: float):
     """Return a figure and its panel: scenarios one below the other on one scale, a bar for each contender from phase to phase."""
-    from drawing import HALO, pyplot
+    from drawing import HALO, NARROW, pyplot
 
     contenders = {("core", 0): "PostgreSQL", ("pg_cyclone", 0): "pg_cyclone, 1 process", ("pg_cyclone", 1): "leader and 1 worker"}
     figure, panel = pyplot.subplots(figsize=(NARROW, height), layout="constrained")
@@ -266,7 +265,7 @@ def spelled(title: str) -> str:
 
 
 def draw_latency(saved: dict):
-    from drawing import CORE, HALO, OURS, pyplot
+    from drawing import CORE, HALO, NARROW, OURS, pyplot
 
     figure, panels = pyplot.subplots(2, 1, figsize=(NARROW, 7.5), layout="constrained", sharex=True, sharey=True)
     curves = list(dict.fromkeys(point["curve"] for point in saved["points"]))

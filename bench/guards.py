@@ -277,10 +277,10 @@ def report(console: Console, folder: Path, circumstances: dict, runs: dict) -> N
 
 def draw(runs: dict):
     """Draw lag or free space, WAL and progress over time, a row for each case."""
-    from drawing import CORE, OURS, pyplot
+    from drawing import CORE, NARROW, OURS, pyplot
 
     cases = list(dict.fromkeys((who, command) for who, command, _ in runs))
-    figure, axes = pyplot.subplots(len(cases), 3, figsize=(5.6, 2.2 * len(cases)), layout="constrained", squeeze=False)
+    figure, axes = pyplot.subplots(len(cases), 3, figsize=(NARROW, 2.2 * len(cases)), layout="constrained", squeeze=False)
     for row, (who, command) in enumerate(cases):
         first = "free disk, MB" if who == ARCHIVER else "lag, s"
         for column, label in enumerate((first, "WAL, MB", "% of the phase")):

@@ -1,12 +1,16 @@
-"""The demo's picture: a table that becomes small while others use it, the time of a VACUUM, and a target beside a load that comes and goes."""
+"""The demo's picture: a table that becomes small while others use it, the time of a VACUUM, and a target beside a load that comes and goes.
 
+The panels are below each other, as a phone shows them.
+"""
+
+import textwrap
 from collections import defaultdict
 from pathlib import Path
 
 from matplotlib import pyplot
 
 from beside import mean, percentile
-from drawing import CORE, OTHER, OURS, STYLE
+from drawing import CORE, NARROW, OTHER, OURS, STYLE
 
 MB = 1 << 20
 SHADE = "#f7dfa5"
@@ -16,18 +20,24 @@ SPEED_SECONDS = 0.5
 def draw(file: Path, footnote: str, shrunk, contenders: list, paced) -> None:
     """Write the picture to `file`."""
     with pyplot.rc_context(STYLE):
-        figure = pyplot.figure(figsize=(11, 10), layout="constrained")
-        grid = figure.add_gridspec(3, 2, height_ratios=(1, 1, 0.8))
-        _draw_size(figure.add_subplot(grid[0, 0]), shrunk)
-        _draw_times(figure.add_subplot(grid[0, 1]), contenders)
-        statements = figure.add_subplot(grid[1, :])
+        figure = pyplot.figure(figsize=(NARROW, 11), layout="constrained")
+        grid = figure.add_gridspec(4, 1, height_ratios=(1, 0.5, 1.4, 0.7))
+        _draw_size(figure.add_subplot(grid[0]), shrunk)
+        _draw_times(figure.add_subplot(grid[1]), contenders)
+        statements = figure.add_subplot(grid[2])
         _draw_statements(statements, paced)
         statements.tick_params(labelbottom=False)
-        _draw_speed(figure.add_subplot(grid[2, :], sharex=statements), paced)
-        figure.supxlabel(footnote, fontsize=8, color="#606060")
+        _draw_speed(figure.add_subplot(grid[3], sharex=statements), paced)
+        figure.supxlabel(textwrap.fill(footnote, 76), fontsize=9, color="#606060")
         file.parent.mkdir(parents=True, exist_ok=True)
-        figure.savefig(file, dpi=130)
+        figure.savefig(file, dpi=150)
         pyplot.close(figure)
+
+
+def _title(panel: pyplot.Axes, title: str, unit: str = "") -> None:
+    """Write what a panel is, and in a line of its own what its numbers are, as there is no room for that at the side."""
+    panel.set_title(unit, loc="left", fontsize=10)
+    panel.annotate(title, (0, 1), (-40, 20 if unit else 6), xycoords="axes fraction", textcoords="offset points", fontweight="bold")
 
 
 def _draw_size(panel: pyplot.Axes, shrunk) -> None:
@@ -35,8 +45,7 @@ def _draw_size(panel: pyplot.Axes, shrunk) -> None:
     panel.plot([moment - shrunk.begin for moment, _ in shrunk.sizes], [size / MB for _, size in shrunk.sizes], color=OURS, linewidth=2)
     panel.set_ylim(bottom=0)
     panel.set_xlabel("seconds since VACUUM (FULL INPLACE) began")
-    panel.set_ylabel("MB, table and indexes")
-    panel.set_title(f"1. {max(0, shrunk.most_extra) // 1024} kB of disk more at most, beside pgbench", loc="left")
+    _title(panel, f"1. Beside pgbench, with {max(0, shrunk.most_extra) // 1024} kB of disk more at most", "MB, table and indexes")
 
 
 def _draw_times(panel: pyplot.Axes, contenders: list) -> None:
@@ -51,7 +60,7 @@ def _draw_times(panel: pyplot.Axes, contenders: list) -> None:
     panel.set_xlim(0, 1.35 * max(contender.middle for contender in contenders))
     panel.set_xlabel("seconds")
     panel.grid(axis="y", visible=False)
-    panel.set_title("2. VACUUM of a big table, nobody else at work", loc="left")
+    _title(panel, "2. VACUUM of a big table, nobody else at work")
 
 
 def _draw_statements(panel: pyplot.Axes, paced) -> None:
@@ -66,17 +75,16 @@ def _draw_statements(panel: pyplot.Axes, paced) -> None:
         panel.axvspan(first - start, last - start, color=SHADE, alpha=0.6, linewidth=0, label="pgbench is at work" if number == 0 else None)
         inside = [second for second in sorted(seconds) if first - 0.5 <= second + start <= last - 0.5]
         panel.plot([second + 0.5 for second in inside], [percentile(seconds[second]) for second in inside], color=OURS, marker="o", markersize=4,
-                   label="beside pg_cyclone's VACUUM" if number == 0 else None)  # fmt: skip
+                   label="beside pg_cyclone's VACUUM, by pgbench" if number == 0 else None)  # fmt: skip
         inside = [second for second in inside if second in measured]
         panel.plot([second + 0.5 for second in inside], [mean(measured[second]) for second in inside], color=OURS, linestyle=":", linewidth=2,
-                   label="the same, as the server measures it" if number == 0 else None)  # fmt: skip
-    panel.axhline(paced.core_ms, color=CORE, linestyle="--", label="beside PostgreSQL's VACUUM")
+                   label="the same, by the server" if number == 0 else None)  # fmt: skip
+    panel.axhline(paced.core_ms, color=CORE, linestyle="--", label="beside PostgreSQL's VACUUM, by pgbench")
     panel.axhline(paced.target_ms, color="#303030", linewidth=1.5, label="target")
-    panel.axhline(paced.alone_ms, color=OTHER, linestyle=":", linewidth=2, label="without VACUUM")
-    panel.set_ylim(0, 1.6 * max(paced.core_ms, paced.target_ms, *(percentile(values) for values in seconds.values())))
-    panel.set_ylabel("ms, below which 95 %\nof the statements stay")
-    panel.set_title(f"3. A latency target of {paced.target_ms:.1f} ms while a load comes and goes", loc="left")
-    panel.legend(loc="upper center", ncols=3, fontsize=10)
+    panel.axhline(paced.alone_ms, color=OTHER, linestyle=":", linewidth=2, label="without VACUUM, by pgbench")
+    panel.set_ylim(0, 1.1 * max(paced.core_ms, paced.target_ms, *(percentile(values) for values in seconds.values())))
+    _title(panel, f"3. A target of {paced.target_ms:.1f} ms, and a load that comes and goes", "ms, below which 95 % of the statements stay")
+    panel.legend(loc="lower center", fontsize=9, frameon=True, framealpha=0.9, edgecolor="none")
 
 
 def _draw_speed(panel: pyplot.Axes, paced) -> None:
@@ -92,4 +100,4 @@ def _draw_speed(panel: pyplot.Axes, paced) -> None:
     panel.plot(*zip(*points), color=OURS) if points else None
     panel.set_ylim(bottom=0)
     panel.set_xlabel("seconds")
-    panel.set_ylabel("MB/s that\nVACUUM scans")
+    _title(panel, "", "MB/s that VACUUM scans")
