@@ -32,9 +32,9 @@
  * for as long as it takes to copy a page.  Nothing is audited in a critical section:
  * plans are before it begins, results when it has ended and is logged.
  *
- * Failure.  The page's lock is released, and a report goes to a file.  An error ends the
- * VACUUM; that of a worker is raised again by the leader, as any other.
- * An audit comes before the second pass, so no item is unused, and nothing is lost
+ * Failure.  The process releases the page's lock and writes a report to a file.  An
+ * error ends the VACUUM.  The leader raises that of a worker again, as any other.  An
+ * audit comes before the second pass, so no item is unused, and nothing is lost
  * whatever else is wrong.  The error is marked (AUDIT_MARK), as only this mark leaves
  * the table to the server (table_log.c).  If the page is damaged, that is reported
  * first (page_check.c).
@@ -62,7 +62,7 @@ static void check_notes(TableVacuum *vacuum);
 
 /*
  * audit_begin
- *		Every member, when it knows the shared block.
+ *		Each member calls this when it knows the shared block.
  */
 void
 audit_begin(TableVacuum *vacuum)
@@ -83,7 +83,7 @@ audit_begin(TableVacuum *vacuum)
 /*
  * audit_stored
  *		These dead items of a block have been added to the store.  If its page is
- *		audited, look for them there when the chunk is complete.
+ *		audited, note them: when the chunk is complete they are looked for in the store.
  */
 void
 audit_stored(TableVacuum *vacuum, BlockNumber blkno, const OffsetNumber *offsets, int noffsets)

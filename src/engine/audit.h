@@ -42,8 +42,9 @@ typedef struct AuditPlace
 } AuditPlace;
 
 /*
- * If verdicts differ there is an error, and the lock on the page is released before.  None
- * of these is called in a critical section.  audit_prepare comes first, in each process.
+ * If verdicts differ these routines release the lock on the page, and raise an error.
+ * None of these is called in a critical section.  audit_prepare comes first, in each
+ * process.
  */
 
 /* audit_report.c; audit_has_failed: where an error is caught */

@@ -72,7 +72,8 @@ failsafe_check(TableVacuum *vacuum)
  * need_of_vacuum
  *		How near is the failsafe, from 0 at the age at which autovacuum comes anyway to 1?
  *
- * So the least speed beside a latency target doesn't leap at the failsafe.
+ * The least speed of a VACUUM with a latency target rises with it, and so doesn't leap
+ * when the failsafe comes.
  */
 static double
 need_of_vacuum(const struct VacuumCutoffs *cutoffs)
@@ -86,7 +87,10 @@ need_of_vacuum(const struct VacuumCutoffs *cutoffs)
 	return Max(by_xid, by_multixact);
 }
 
-/* need_of_age -- the same by one of the two ages; the server's failsafe is no nearer to the limit. */
+/*
+ * need_of_age -- the same by one of the two ages.  As for the server, the failsafe
+ * comes at 1.05 times the limit at the earliest.
+ */
 static double
 need_of_age(double age, int limit, int failsafe_age)
 {

@@ -71,7 +71,10 @@
 #define MAX_TURN			256
 #define MAX_REMEMBERED		1024
 
-/* What part of the ring's pages, at most, a run has pinned: as many as are in the usual runs */
+/*
+ * A run has at most this part of the ring's buffers pinned: 16 of the usual 256, as
+ * many as io_combine_limit has by default.
+ */
 #define RUN_SHARE			16
 
 typedef struct RingPage

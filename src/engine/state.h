@@ -105,7 +105,7 @@ typedef struct MemberShared
 	char		usage[USAGE_SIZE];
 } MemberShared;
 
-/* Eager scanning: see heap_scan.c */
+/* Eager scanning: see skip_policy.c */
 typedef struct EagerShared
 {
 	bool		enabled;		/* constant; see remaining_successes too */

@@ -69,14 +69,14 @@ extern void btree_build_end(BtreeBuild *build, SharedFileSet *files,
 							Relation heap, Relation index);
 
 /*
- * All processes collect entries beforehand, with one pass over the table that they share.
- * This is for indexes that are divided into nparts parts, and whose entries are integers
- * without tuples, of entry_sizes bytes in all.  The leader gets a segment of
+ * All processes collect entries beforehand, with one pass over the table that they
+ * share.  This is for indexes that are divided into nparts parts, and whose entries are
+ * integers without tuples, of entry_sizes bytes in all.  The leader gets a segment of
  * btree_collection_size, for a table of not more rows than that, and calls
- * btree_collection_begin.  When all members are through with btree_collect_rows, it calls
- * btree_collection_is_whole.  If that is false, no part has a collection.  parts has one part of each
- * index.  Those with a collection are built one at a time.  Each process may use
- * maintenance_work_mem less its share of the segment.
+ * btree_collection_begin.  When all members are through with btree_collect_rows, it
+ * calls btree_collection_is_whole.  If that is false, no part has a collection.  parts
+ * has one part of each index.  Those with a collection are built one at a time.  Each
+ * process may use maintenance_work_mem less its share of the segment.
  */
 extern Size btree_collection_size(double rows, BlockNumber nblocks, int nparts, int nindexes,
 								  Size entry_sizes);

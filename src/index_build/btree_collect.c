@@ -17,10 +17,9 @@
  * has collected which, a part's entries come in the order of their rows, as
  * from a pass of its own: that is what the sort relies on.
  *
- * The memory is a segment of its own.  It has room for as many entries as
- * there are rows.  Should it turn out to be too small, or an index not to have such
- * integers after all, the collection is broken, and all is built as if there had been
- * none.
+ * The memory is a segment of its own.  It has room for as many entries as there are
+ * rows.  If it turns out to be too small, or if an index has no such integers after
+ * all, the collection is broken.  Then all is built as if there had been none.
  *
  * Only for entries that are integers and nothing else: one that needs an index tuple
  * points into the memory of one process.

@@ -21,11 +21,11 @@ typedef struct EntrySort EntrySort;
  * Of entries that are equal but for the last tail_bits, the one that is put first must be
  * the smallest.
  *
- * entry_sort_put adds a copy of an entry, entry_sort_put_all of n that lie one behind the
- * other.  If entry_sort_is_full, it writes those before
- * to a file.  When all are there comes entry_sort_perform; then, if none were written to a
- * file, perhaps entry_sort_end_ties, which sorts those with equal keys by a comparison
- * to which no two are equal.
+ * entry_sort_put adds a copy of an entry, entry_sort_put_all of n that lie one behind
+ * the other.  If entry_sort_is_full, it writes those before to a file.  When all are
+ * there comes entry_sort_perform; then, if none were written to a file, perhaps
+ * entry_sort_end_ties, which sorts those with equal keys by a comparison to which no
+ * two are equal.
  *
  * entry_sort_next returns the next entry in order, valid until the next call, and NULL
  * behind the last one.  entry_sort_ahead is the entry that is number entries behind the

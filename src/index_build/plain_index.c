@@ -100,7 +100,7 @@ stored_expression(Relation index, AttrNumber column)
 	return isnull ? NULL : stringToNode(TextDatumGetCString(stored));
 }
 
-/* has_other_code -- does more run for this expression than plain code? */
+/* has_other_code -- does an expression run code that isn't plain? */
 static bool
 has_other_code(Node *node, void *context)
 {

@@ -122,7 +122,7 @@ server_build(bool has_workers, void (*routine) (void *), void *arg)
 	Assert(GetCurrentTransactionNestLevel() == 1);
 	Assert(InterruptHoldoffCount == 0 && CritSectionCount == 0);
 
-	/* once it has begun nothing holds it */
+	/* here a guard may hold it, as none can once the build has begun */
 	guards_point();
 
 	if (!has_workers || max_parallel_maintenance_workers == 0)

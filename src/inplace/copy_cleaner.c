@@ -10,9 +10,10 @@
  * worker does.
  *
  * It waits as index_shrink.c does, in no lock's queue.  While it waits it has nothing
- * locked and no snapshot that others would wait for.  It is in nobody's way who needs the
- * database without sessions, as it leaves half a second after the last transaction that it
- * waits for.  It gives up after cyclone.index_wait, as that session had it.
+ * locked and no snapshot that others would wait for.  A statement that needs the
+ * database without sessions doesn't wait long for it: it leaves half a second after the
+ * last transaction that it waits for.  It gives up after the cyclone.index_wait of that
+ * session.
  *
  * After that, and after a crash, each VACUUM of the table that meets a copy which others
  * maintain starts a worker, and the next FULL INPLACE drops each copy.
@@ -134,7 +135,7 @@ copy_cleaner_find(Relation rel)
 		(void) copy_cleaner_start(RelationGetRelid(rel), copy);
 }
 
-/* has_owner -- does a session or a worker see to a copy?  If so, another worker would but take a place. */
+/* has_owner -- does a session or a worker see to a copy?  If so, another worker is of no use. */
 static bool
 has_owner(Oid copy)
 {

@@ -21,10 +21,9 @@
  * dropped with it.  No other index does that, so that is how we know one that was
  * left over.
  *
- * Queries of old snapshots may need entries that the copy lacks: index_shrink.c
- * waits for them.  Standbys are not asked for theirs.  So before the swap the WAL
- * tells them to end older snapshots, as it tells them when VACUUM has removed row
- * versions.
+ * Queries of old snapshots may need entries that the copy lacks: index_shrink.c waits
+ * for them.  Standbys are not asked for theirs.  So before the swap the WAL tells them
+ * to end older snapshots, as it does when VACUUM has removed row versions.
  *
  * Portions Copyright (c) 2026, the pg_cyclone developers
  *

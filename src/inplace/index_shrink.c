@@ -18,13 +18,13 @@
  * heap-only tuple of a row whose indexed columns change.  The copy has the columns of
  * the index, which they know, so they don't.
  *
- * No statement of others fails by it that would succeed beside a plain VACUUM.  The
- * copy enforces nothing (index_copy.c).  We wait in no lock's queue (others.c), but for
- * the moments in which truncation would, too (lock_queue.c), and then with nothing locked
- * that others may want.  If others don't end within cyclone.index_wait, or if one of them
- * waits for us, the copy is dropped.  Then the index stays as it is, with a warning.  It
- * also stays as it is if disk space may not suffice, or if a transaction is older than
- * cyclone.index_wait when we begin.
+ * A statement of another session that would succeed beside a plain VACUUM succeeds
+ * beside this, too.  The copy enforces nothing (index_copy.c).  We wait in no lock's
+ * queue (others.c), but for the moments in which truncation would, too (lock_queue.c),
+ * and then with nothing locked that others may want.  If others don't end within
+ * cyclone.index_wait, or if one of them waits for us, the copy is dropped.  Then the
+ * index stays as it is, with a warning.  It also stays as it is if disk space may not
+ * suffice, or if a transaction is older than cyclone.index_wait when we begin.
  *
  * After an error, too, the copy is dropped, as soon as no session maintains it any more.
  * For that moment the table isn't locked by us: the sessions that we wait for may wait

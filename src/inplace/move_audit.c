@@ -3,12 +3,12 @@
  * move_audit.c
  *	  A sample of moved rows, looked at before their batch commits.
  *
- * As in engine/audit.c, cyclone.audit is how likely it is that a row is one of the sample.
- * When all entries of a batch have been made, both of its versions are read once more:
- * the old one must be updated by us and point at the new one, which nobody has
- * changed; they must have the same values, byte for byte, but for values in the
- * TOAST table that have been moved, which are compared themselves.  Then each index is
- * asked for the new version's entry:
+ * As in engine/audit.c, cyclone.audit is how likely it is that a row is one of the
+ * sample.  When all entries of a batch have been made, both versions of such a row are
+ * read once more: the old one must be updated by us and point at the new one, which
+ * nobody has changed; they must have the same values, byte for byte, but for values in
+ * the TOAST table that have been moved, which are compared themselves.  Then each index
+ * is asked for the new version's entry:
  *
  * - a btree for the key with its TID, on the leaf page where that would be;
  * - a hash index by a scan for the key, unless it isn't equal to itself.  It ends after

@@ -359,8 +359,8 @@ end_subtransaction(MoveBatch *batch)
  *		Count nothing of a batch that was undone, and see to what becomes of its
  *		visits.
  *
- * If it was in the way, they are made again one at a time, to find out which is
- * the one that can't be; if that is known, it is left out.
+ * If the batch was in the way, this process makes its visits again, one at a time, to
+ * find out which one can't be made.  If that is known, it leaves out that one.
  */
 static void
 forget(MoveBatch *batch)

@@ -24,12 +24,13 @@
  * come, and a search begin, between the look and the commit.
  *
  * A session that drops any table needs that lock, too, for a moment.  A batch may take
- * long, if it moves a large value or makes entries in a GIN index.  So where the database has no subscription at all, pg_subscription is locked
- * instead.  Only sessions that create or change a subscription need that lock.  CREATE
- * SUBSCRIPTION gives it back before it commits, so what it has put there must count at
- * once, committed or not.  Then there is none until our commit, and none on its way: a
- * session that creates one later comes to its tables after us.  All databases share that
- * catalog, so if a session in any of them has it locked, the other lock is taken.
+ * long, if it moves a large value or makes entries in a GIN index.  So where the
+ * database has no subscription at all, pg_subscription is locked instead.  Only
+ * sessions that create or change a subscription need that lock.  CREATE SUBSCRIPTION
+ * gives it back before it commits, so what it has put there must count at once,
+ * committed or not.  Then there is none until our commit, and none on its way: a
+ * session that creates one later comes to its tables after us.  All databases share
+ * that catalog, so if a session in any of them has it locked, the other lock is taken.
  *
  * Nothing can be put above a table meanwhile.  ATTACH PARTITION locks all that it attaches
  * exclusively, down to the leaves, and the table is locked for our session and for those

@@ -212,8 +212,8 @@ tail_hide_block(Relation rel, BlockNumber blkno)
 
 /*
  * tail_hide
- *		Offer no room in the tail any more, but have the next VACUUM look at all
- *		of it, ours or another, that will offer it again.
+ *		Offer no room in the tail any more.  Have the next VACUUM, ours or another, look
+ *		at all of the tail, so that it offers the room again.
  */
 void
 tail_hide(Inplace *job, Relation rel)

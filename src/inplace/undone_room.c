@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * undone_room.c
- *	  Getting back the room that rows have taken whose move was undone.
+ *	  Getting back the room of rows whose move was undone.
  *
  * The new versions of a batch that is rolled back are dead at once, but they fill
  * the pages that they came to.  Those would be full until the next

@@ -322,8 +322,8 @@ tuple_copy_reform(TableRewrite *rewrite, RewriteHeap heap, HeapTuple tuple)
 
 /*
  * check_item
- *		A tuple must begin, and its values too, on its page.  A page has no more
- *		items than MaxHeapTuplesPerPage, which new_pages_add relies on.
+ *		Raise an error unless a tuple, and its values, begin on its page.  A page has no
+ *		more items than MaxHeapTuplesPerPage, which new_pages_add relies on.
  */
 static void
 check_item(Relation rel, Page page, ItemId item, BlockNumber blkno, OffsetNumber off)

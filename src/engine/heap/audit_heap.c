@@ -454,7 +454,7 @@ audit_tuple(PageAudit *audit, ItemId item, ItemFate fate, const PagePlan *plan, 
 	audit_freezing(audit, tuple, fate, plan, next_frozen);
 }
 
-/* audit_freezing -- is a row that stays frozen, and in the way, as the server would do it? */
+/* audit_freezing -- is a row that stays frozen if the server would freeze it, and in the same way? */
 static void
 audit_freezing(PageAudit *audit, HeapTupleHeader tuple, ItemFate fate, const PagePlan *plan,
 			   int *next_frozen)

@@ -12,8 +12,8 @@
  * we don't get the cleanup lock in the end, we only look at the page, under a shared
  * lock.  An aggressive vacuum waits for the lock if it must freeze something.
  *
- * Before anyone else looks for XIDs to freeze, row locks are removed that the
- * server would take for damage: see stale_lock.c.
+ * Before anything looks for XIDs to freeze, we remove row locks that the server would
+ * take for damage: see stale_lock.c.
  *
  * Portions Copyright (c) 2026, the pg_cyclone developers
  *
@@ -507,13 +507,16 @@ update_visibility_map(TableVacuum *vacuum, Buffer buffer, Buffer vmbuffer,
 	Assert(visibilitymap_pin_ok(blkno, vmbuffer));
 	Assert(!result->all_visible || result->lpdead_items == 0);
 
-	/* a page to be cut off isn't worth it */
+	/* an empty page of the tail gets no bits, as it is to be cut off */
 	if (!vm_all_visible && result->all_visible && (result->hastup || !is_in_tail(vacuum, blkno)))
 		set_visibility_map(vacuum, buffer, vmbuffer, result, verdict);
 	else if (vm_all_visible && !PageIsAllVisible(page) &&
 			 visibilitymap_get_status(rel, blkno, &vmbuffer) != 0)
 	{
-		/* An answer of before the lock could be out of date; this is not. */
+		/*
+		 * The map's bit from before the lock could be out of date; this answer
+		 * isn't.
+		 */
 		elog(WARNING, "page is not marked all-visible but visibility map bit is set in relation \"%s\" page %u",
 			 vacuum->relname, blkno);
 		compat_clear_wrong_map(rel, blkno, vmbuffer);

@@ -8,16 +8,16 @@
  * a page.  This file has the rest: skipping, the dead-TID store, the free space
  * map, and the failsafe.  skip_policy.c says which block need not be looked at.
  *
- * Skipping follows the server's rule: a run of 32 or more blocks that need
- * not be looked at is skipped, a shorter one is read along.  A team skips the
- * blocks that a single process skips, no fewer: the server estimates reltuples
- * on the supposition that a VACUUM of an unchanged table scans no more than its
- * last page.  Other pages that are scanned again and again drive the estimate away.
- * And no more: the map's bits behind a range may be the work of another member a
- * moment ago, and skipping can cost the advance of relfrozenxid.  So the process that
- * claims a range looks at the run that its end cuts, while nobody has claimed the
- * blocks behind it (claim_range).  It leaves a note for the next one if the run is
- * long enough.
+ * Skipping follows the server's rule: a run of 32 or more blocks that need not be
+ * looked at is skipped, a shorter one is read along.  A team skips the blocks that a
+ * single process skips, no fewer: the server estimates reltuples on the supposition
+ * that a VACUUM of an unchanged table scans no more than its last page.  Other pages
+ * that are scanned again and again drive the estimate away.  It must skip no more
+ * either: another member may have set the map's bits behind a range a moment ago, and
+ * to skip such blocks can cost the advance of relfrozenxid.  So the process that claims
+ * a range looks at the run that its end cuts, while nobody has claimed the blocks
+ * behind it (claim_range).  It leaves a note for the next one if the run is long
+ * enough.
  *
  * A round of the scan ends when there are no blocks left, or when a process
  * finds no room for more dead items.  Then it leaves the rest of its range to

@@ -23,7 +23,7 @@
  * segment of the table's file.  A plain VACUUM does it all in its one transaction,
  * like the server's.
  *
- * Done by the leader alone, after the team has ended.
+ * The leader does it alone, after the team has ended.
  *
  * Portions Copyright (c) 2026, the pg_cyclone developers
  *

@@ -17,11 +17,12 @@
  *	 its page was split, and whichever member had to visit it.  This is about pages, not
  *	 about looking up TIDs, so all TIDs of a page are looked up in one go.
  *
- * The second look goes by sections of adjacent blocks, which disks
- * read faster than single ones.  Whether a section is looked at depends on a hash of its
- * place and of a number that the leader has drawn.  So the leader can tell at once if
- * there are any; most tables are too small for one.  Half as many pages are looked at as
- * when they are visited, as they are read for nothing else; but all if all are audited.
+ * The second look goes by sections of adjacent blocks, which disks read faster than
+ * single ones.  Whether a section is looked at depends on a hash of its place and of a
+ * number that the leader has drawn.  So the leader can tell at once if there are any;
+ * most tables are too small for one.  These pages are read for nothing else, so their
+ * share is half of that of visited pages.  If all visited pages are audited, all pages
+ * are looked at here, too.
  *
  * Indexes of other access methods aren't audited.
  *
@@ -138,7 +139,7 @@ audit_match(TableVacuum *vacuum, int number, Buffer buffer,
 	return ndead;
 }
 
-/* compare_dead -- are those entries dead that go? */
+/* compare_dead -- are the entries dead that are about to go? */
 static void
 compare_dead(TableVacuum *vacuum, int number, Buffer buffer, const struct AuditTids *audit,
 			 const bool *dead)
@@ -408,7 +409,7 @@ gather(struct AuditTids *tids, Relation index, Page page, BlockNumber blkno)
 	tids->ntids = 0;
 	if (PageIsNew(page))
 		return;
-	/* what kind of page it is stands there */
+	/* the special space says what kind of page it is */
 	if (PageGetSpecialSize(page) != MAXALIGN(special_size(routine)))
 		ereport(ERROR,
 				(errcode(ERRCODE_INDEX_CORRUPTED),
@@ -575,7 +576,10 @@ add_list(struct AuditTids *tids, GinPostingList *list, char *end, int ntids)
 	int			ndecoded;
 	ItemPointer decoded;
 
-	/* in this order: the list may begin anywhere */
+	/*
+	 * in this order: the list may begin so near the end that its length can't
+	 * be read
+	 */
 	if (end - (char *) list < (ptrdiff_t) offsetof(GinPostingList, bytes) ||
 		end - (char *) list < (ptrdiff_t) SizeOfGinPostingList(list) ||
 		(list->nbytes > 0 && (list->bytes[list->nbytes - 1] & 0x80) != 0))

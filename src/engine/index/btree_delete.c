@@ -16,13 +16,13 @@
  * empty one to the right, as it would have no search stack for that.  So
  * clear_right_side deletes that one first.
  *
- * _bt_pagedel relies on links between siblings where it can't look at them in
- * time.  It locks a page's siblings together with the page, so it would wait for
- * itself if two of the three were one.  It goes to the right from the left sibling until
- * it comes to the page, so it would never end in a circle.
- * The server's vacuum goes in the order of blocks and has deleted pages to the left
- * before, so it mostly finds damage earlier.  We look at the links first
- * (siblings_agree), and leave a page in the tree if they don't lead to it.
+ * _bt_pagedel relies on links between siblings where it can't look at them in time.  It
+ * locks a page's siblings together with the page, so it would wait for itself if two of
+ * the three were one.  It goes to the right from the left sibling until it comes to the
+ * page, so in a circle it would never end.  The server's vacuum goes in the order of
+ * blocks and has deleted pages to the left before, so it mostly finds damage earlier.
+ * We look at the links first (siblings_agree), and leave a page in the tree if they
+ * don't lead to it.
  *
  * Portions Copyright (c) 2026, the pg_cyclone developers
  *
@@ -113,8 +113,7 @@ btree_delete_pages(TableVacuum *vacuum, int number, bool wait)
 	}
 
 	/*
-	 * _bt_pagedel leaves some to be counted by a later visit, which there
-	 * isn't
+	 * _bt_pagedel leaves some for a later visit to count, which never comes
 	 */
 	stats.pages_deleted = stats.pages_newly_deleted;
 	_bt_pendingfsm_finalize(index, &state);

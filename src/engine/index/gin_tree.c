@@ -117,8 +117,9 @@ visit_page(const GinTree *tree, BlockNumber blkno)
  * children_fit
  *		Can an inner page have as many children as it says?
  *
- * At least one.  In a posting tree it may have none: the server may leave the last
- * page of a level without any if a crash has interrupted a split.
+ * A page of the entry tree has at least one.  A page of a posting tree may have none:
+ * the server may leave the last page of a level without any if a crash has interrupted
+ * a split.
  */
 static bool
 children_fit(const GinTree *tree, Page page)

@@ -737,7 +737,7 @@ delete_children(TableVacuum *vacuum, int number, BlockNumber blkno, bool wait,
 	nchildren = find_empty_children(index, gist, parent, children);
 	LockBuffer(parent, GIST_UNLOCK);
 
-	/* the parent's page is */
+	/* the parent's page is pinned */
 	guards_begin_pins();
 	for (int i = 0; i < nchildren; i++)
 	{

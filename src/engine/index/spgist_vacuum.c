@@ -20,18 +20,18 @@
  * to the inner tuple.  An inner tuple may be changed in its place.  It may move, too,
  * and leave a redirect, but no leaf tuple moves then.
  *
- * Let the start xmin be the xmin of the VACUUM's snapshot.  A session that
- * moves something after the snapshot was taken has a transaction ID that is not
- * below it; call a redirect with such an ID young.  No young redirect is removed during
- * this vacuum: only vacuum does that, and we leave them all to the next one, even if
- * no snapshot still needs their transactions.  (The server's routine asks for nothing
- * else.)  An inner tuple is never deleted.  A chain keeps its head's place as long
- * as it has tuples, and when it has none that place holds a dead tuple.  So a
- * tuple that has moved since we began has a trail.  It begins with the redirect that
- * the tuple's first move left.  That leads to the place of a head or of an inner tuple.
- * From there the redirect that this place has become leads on, or the downlink, and so
- * on to where the tuple is.  A trail only grows, at its end or by places in between, and nothing else takes one of
- * its places, for the whole vacuum.
+ * Let the start xmin be the xmin of the VACUUM's snapshot.  A session that moves
+ * something after the snapshot was taken has a transaction ID that is not below it;
+ * call a redirect with such an ID young.  No young redirect is removed during this
+ * vacuum: only vacuum does that, and we leave them all to the next one, even if no
+ * snapshot still needs their transactions.  (The server's routine asks for nothing
+ * else.)  An inner tuple is never deleted.  A chain keeps its head's place as long as
+ * it has tuples, and when it has none that place holds a dead tuple.  So a tuple that
+ * has moved since we began has a trail.  It begins with the redirect that the tuple's
+ * first move left.  That leads to the place of a head or of an inner tuple.  From there
+ * the redirect that this place has become leads on, or the downlink, and so on to where
+ * the tuple is.  A trail only grows, at its end or by places in between, and nothing
+ * else takes one of its places, for the whole vacuum.
  *
  * Some young redirects were made before we began, by a transaction that still
  * runs.  Such a redirect may lead to a place that an older transaction has left, and
