@@ -106,10 +106,10 @@ heap_seam_is_set(void)
 
 /*
  * vacuum_heap
- *		The relation_vacuum of heap: by the engine, or by the server's own.
+ *		The relation_vacuum of heap: by the engine, or by PostgreSQL's routine.
  *
- * As the table access method has it, the caller is in a transaction with a
- * snapshot, and holds a ShareUpdateExclusiveLock on rel.
+ * The caller is in a transaction with a snapshot, and holds a ShareUpdateExclusiveLock
+ * on rel, as for any access method.
  */
 static void
 vacuum_heap(Relation rel, compat_am_vacuum_params *params, BufferAccessStrategy strategy)

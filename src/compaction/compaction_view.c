@@ -287,7 +287,7 @@ read_policy(HeapTupleHeader row, Policy *policy)
 		value = GetAttributeByName(row, "enabled", &is_null);
 	policy->is_wanted = is_null || DatumGetBool(value);
 	policy->min_size = number_of(row, "min_size", cyclone_compaction_min_size * 1024.0 * 1024.0);
-	/* as a double the greatest bigint is none any more */
+	/* the greatest bigint, as a double, is too large for a bigint */
 	policy->min_size = Min(policy->min_size, MOST_BYTES);
 	policy->threshold = number_of(row, "threshold", cyclone_compaction_threshold);
 	policy->cooldown = cyclone_compaction_cooldown;

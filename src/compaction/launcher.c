@@ -448,9 +448,9 @@ visit_of(Oid database)
 
 /*
  * start_worker
- *		Returns false if there is no place for it.  The slot is busy from the time on by which
- *		others are looked for in this round: a later one would look like a clock that was set
- *		back.
+ *		Returns false if there is no place for it.  now is the time by which this round
+ *		looks for slots.  The slot counts as busy from then on: a later time would look
+ *		like a clock that was set back.
  */
 static bool
 start_worker(CompactionSlot *slot, Oid database, TimestampTz now)

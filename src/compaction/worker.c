@@ -4,9 +4,9 @@
  *	  The process that compacts the tables of one database that are due.
  *
  * A visit: forget what is about dropped tables, sample those tables of which a sample
- * might show that they are due, and then, as long as there is one, compact the one
- * that is due first.  The view cyclone.compaction says which one that is, and is asked
- * anew each time.
+ * may show that they are due, and then, as long as there is one, compact the one that
+ * is due first.  The view cyclone.compaction says which one that is, and is asked anew
+ * each time.
  *
  * A table is compacted by a VACUUM statement, handed to ProcessUtility as if a client
  * had sent it.  So it does what the command does: with the same hooks around it, and
@@ -422,8 +422,8 @@ tidy_up(void)
 
 /*
  * tables_to_sample
- *		List those of which a sample might show that they are due, the largest first; and is
- *		any due already?
+ *		List the tables of which a sample may show that they are due, the largest
+ *		first.  *is_any_due says whether one is due already.
  */
 static List *
 tables_to_sample(bool *is_any_due)
