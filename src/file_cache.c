@@ -38,9 +38,9 @@
  * out meanwhile.  In the failsafe nothing is asked, written or dropped any more.
  *
  * Pages that others have read since then, and that weren't there before, are dropped as
- * well: they are in shared buffers, or weren't wanted for long.  Pages that are written
- * after the last try stay: with a disk that is slower than the VACUUM, pages that were
- * in no ring but in shared buffers, and at the end of the VACUUM the last few MB.
+ * well: they are in shared buffers, or weren't wanted for long.  Pages stay that are
+ * written only after the last try: some on a disk that is slower than the VACUUM, pages
+ * that were in shared buffers but in no ring, and the last few MB of the VACUUM.
  *
  * Why it does no harm
  * -------------------
@@ -58,9 +58,9 @@
  * server's: BasicOpenFile makes room by itself.  Nothing here raises an error while it
  * has a descriptor or a mapping.
  *
- * A file system in memory has all blocks there at any time, and one with a cache of its own
- * (ZFS) none, so nothing is dropped.
- * With direct I/O nothing is in the page cache; nothing is asked.
+ * A file system in memory has all blocks there at any time, and one with a cache of its
+ * own (ZFS) none, so nothing is dropped.  With direct I/O nothing is in the page cache;
+ * nothing is asked.
  *
  * Portions Copyright (c) 2026, the pg_cyclone developers
  *

@@ -7,8 +7,9 @@
  * process let it have of that, which is how containers are given two and a half
  * cores of sixty-four.  Part of a core counts for nothing, but for the first.
  *
- * Memory that holds the page cache is in use: who reads more files than the unused
- * memory holds pushes others' pages out.  A control group has its own page cache.
+ * Memory that holds the page cache is in use: a process that reads more files than the
+ * unused memory holds pushes others' pages out.  A control group has its own page
+ * cache.
  *
  * Nothing here but opens and reads files, as the server does itself.  A filter of
  * system calls may end a process that makes others, even to ask for its cores.

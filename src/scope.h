@@ -13,7 +13,7 @@
 #include "utils/guc.h"
 #include "utils/rel.h"
 
-/* Both allocate memory; scope_has_table reads catalogs, in a transaction, and rel is open. */
+/* All allocate memory.  The first two read catalogs, in a transaction; rel is open. */
 extern bool scope_has_table(Relation rel);
 extern bool scope_has(Oid relid);
 extern bool scope_matches(const char *list, const char *schema, const char *name);

@@ -3,10 +3,10 @@
  * settings.c
  *	  The configuration parameters, all named cyclone.*.
  *
- * Every parameter is defined here, in alphabetical order, and read through
- * its variable.  The exceptions are those about latency,
- * in pace/pace_settings.c, those of compaction/compaction_settings.c, and those of
- * debug_point.c, which only exist in builds for tests.
+ * Every parameter is defined here, in alphabetical order, and read through its
+ * variable.  The exceptions are those about latency in pace/pace_settings.c, those of
+ * compaction/compaction_settings.c, and those of debug_point.c, which only builds for
+ * tests have.
  *
  * Portions Copyright (c) 2026, the pg_cyclone developers
  *

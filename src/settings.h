@@ -58,11 +58,11 @@ extern char *cyclone_tables;	/* patterns */
 extern bool cyclone_verbose_details;
 
 /*
- * settings_init defines the parameters and reserves their prefix.  It is called once, when
- * the library is loaded, after all others have defined theirs.  The other functions read
- * texts, for check hooks and of configuration files.  An invalid text is no error: they
- * return false.
- * settings_parse_min_free_disk makes a size in bytes, or a share as a number below 0.
+ * settings_init defines the parameters and reserves their prefix.  It is called once,
+ * when the library is loaded, after all others have defined theirs.  The other
+ * functions read texts, for check hooks and of configuration files.  An invalid text is
+ * no error: they return false.  settings_parse_min_free_disk makes a size in bytes, or
+ * a share as a number below 0.
  */
 extern void settings_init(void);
 extern bool settings_is_standby_list(const char *value, bool may_be_empty);

@@ -1,25 +1,25 @@
 /*-------------------------------------------------------------------------
  *
  * autovacuum.c
- *	  Autovacuum's tables, by the engine or by the server's own VACUUM.
+ *	  Autovacuum's tables, by the engine or by PostgreSQL's VACUUM.
  *
  * The server chooses the tables, their order, the time and the number of autovacuum
  * workers.  heap_seam.c brings each table that such a worker vacuums here, and this
  * file decides whether the engine or the server vacuums it.
  *
- * Nothing may depend on the engine for safety.  If it fails on a table, or the
- * server crashes while the engine vacuums one, that table's circuit breaker opens, and
- * PostgreSQL's own VACUUM has the next turns (table_log.c, running_notes.c).
- * An intervention is no failure: the autovacuum was cancelled, as another session
- * wanted the table, or one of its processes was terminated, or the server stopped.
- * The class of the error tells.
+ * Nothing may depend on the engine for safety.  If it fails on a table, or the server
+ * crashes while the engine vacuums one, that table's circuit breaker opens, and
+ * PostgreSQL's VACUUM has the next turns (table_log.c, running_notes.c).  An
+ * intervention is no failure: the autovacuum was cancelled, as another session wanted
+ * the table, or one of its processes was terminated, or the server stopped.  The class
+ * of the error tells.
  *
- * With a cost delay in force workers gain nothing, so a table gets no more
- * of them than the budget feeds; all autovacuums together get no more than
+ * With a cost delay in force workers gain nothing, so a table gets no more of them than
+ * the budget feeds; all autovacuums together get no more than
  * cyclone.autovacuum_max_parallel_workers (team/degree.c).  A vacuum to prevent
- * wraparound that is getting near the failsafe has no delay, and asks for as
- * many workers as there may be; but a small table, of which there may be many,
- * is done by the time that a worker has started.
+ * wraparound that is getting near the failsafe has no delay, and asks for as many
+ * workers as there may be.  A small table gets none: it is done before a worker has
+ * started, and there may be many of them.
  *
  * Portions Copyright (c) 2026, the pg_cyclone developers
  *
@@ -168,7 +168,10 @@ begin_run(void *state)
 						   get_namespace_name(RelationGetNamespace(table->rel)),
 						   RelationGetRelationName(table->rel));
 	hurries = is_in_a_hurry(table->rel, &table->params);
-	/* 0: as the table's size calls for; the server's own never has any */
+	/*
+	 * 0: as the table's size calls for; compat_autovacuum_workers has
+	 * PostgreSQL's bound
+	 */
 	table->params.nworkers = hurries ? workers_in_a_hurry(table->rel) : 0;
 	return hurries;
 }

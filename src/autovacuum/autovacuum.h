@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * autovacuum.h
- *	  Autovacuum's tables, by the engine or by the server's own VACUUM.
+ *	  Autovacuum's tables, by the engine or by PostgreSQL's VACUUM.
  *
  * Portions Copyright (c) 2026, the pg_cyclone developers
  *

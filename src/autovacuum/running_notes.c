@@ -4,11 +4,11 @@
  *	  Notes on disk of the tables that the engine vacuums for autovacuum, for
  *	  the case of a crash.
  *
- * If the engine brought a server down with some table, autovacuum would come
- * to that table again as soon as the server is back, and so on.  So a worker
- * writes down which table it is at, and crosses that out when it is done.
- * Tables that a server finds in the notes at its start go to PostgreSQL's own VACUUM
- * next (table_log_crashed); nobody knows whether the engine was to blame.
+ * If the engine brought a server down with some table, autovacuum would come to that
+ * table again as soon as the server is back, and so on.  So a worker writes down which
+ * table it is at, and crosses that out when it is done.  Tables that a server finds in
+ * the notes at its start go to PostgreSQL's VACUUM next (table_log_crashed); nobody
+ * knows whether the engine was to blame.
  *
  * A crash takes the breakers in shared memory with it.  So breakers that crashes
  * have opened are in the notes, too, until their time is over: otherwise two tables
@@ -432,7 +432,7 @@ read_notes(void)
 
 /*
  * read_audits
- *		Open the breakers that failed audits have opened, the latest one of a table at
+ *		Open the breakers that failed audits have opened, the latest one of a table
  *		last, and keep those that are still open.
  */
 static void
@@ -515,8 +515,8 @@ is_about_all(const RunningNote *note)
 
 /*
  * judge_all_tables
- *		Leave all tables to PostgreSQL's own VACUUM after too many crashes, or after
- *		one more if they were left before.
+ *		Leave all tables to PostgreSQL's VACUUM after too many crashes, or after one
+ *		more if they were left before.
  *
  * all is the note about them, zeros if there is none.
  */

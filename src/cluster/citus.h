@@ -55,8 +55,9 @@ extern bool citus_can_run(void);
  *		Find the shards of these tables: a CitusPlacement for each node that has a
  *		shard, with those of one node together.
  *
- * A shard that is on no node that takes part is in the list, too, without a name of one.  It
- * sees all that is committed when it is called, whatever the transaction's snapshot is.
+ * A shard that is on no node that takes part is in the list, too; its node has no
+ * name.  It sees all that is committed when it is called, whatever the transaction's
+ * snapshot is.
  */
 extern List *citus_placements(List *relids);
 

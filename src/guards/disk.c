@@ -200,8 +200,8 @@ look(GuardedVacuum *vacuum, double min_free)
 	}
 
 	/*
-	 * what holds a vacuum needs no hurry; that WAL is retained may show any
-	 * time
+	 * while WAL holds the vacuum there is no hurry; else WAL may be found to
+	 * be retained at any time
 	 */
 	until_bound = time_to_next_look(free_bytes, bound);
 	return holder != DISK_NONE ? LOOK_NS : Min(next, until_bound);

@@ -213,7 +213,10 @@ guards_tell_wal(void)
 	guarded.wal_told = bytes;
 }
 
-/* guards_wal_written -- how much the vacuum that this process leads has written; 0 if it leads none. */
+/*
+ * guards_wal_written -- how much the vacuum has written that the process pid leads; 0
+ * if that leads none.
+ */
 uint64
 guards_wal_written(int pid)
 {

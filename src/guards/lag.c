@@ -156,7 +156,7 @@ look(uint64 now, uint32 max_lag_ms)
 	{
 		seen.lag = slowest.lag;
 		seen.backlog = flushed > slowest.replayed ? flushed - slowest.replayed : 0;
-		/* of another one it isn't known how fast it is: it begins anew */
+		/* nobody knows yet how fast another standby is: the law begins anew */
 		if (watch->pid != slowest.pid)
 		{
 			memset(&watch->law, 0, sizeof(watch->law));

@@ -19,13 +19,12 @@
  *
  * On disk
  * -------
- * A row is written to a file of the data directory as soon as it is made, at the
- * place that it has in memory.  So the file doesn't grow beyond the rows that
- * there are, and a crash of the server loses none.  It isn't synced, so a loss of
- * power may cost the most recent ones.  By its checksum a row is recognized that was
- * written in part.  A process that has written a row keeps the file open.  When the
- * server starts it reads the file, gives the rows their places, and writes a new
- * file.
+ * A row is written to a file of the data directory as soon as it is made, at the place
+ * that it has in memory.  So the file doesn't grow beyond the rows that there are, and
+ * a crash of the server loses none.  It isn't synced, so a loss of power may cost the
+ * most recent ones.  The checksum tells which row was written in part only.  A process
+ * that has written a row keeps the file open.  When the server starts it reads the
+ * file, gives the rows their places, and writes a new file.
  *
  * A base backup has a copy of the file, maybe in the midst of a row.  These
  * rows are the past of the same tables, so the copy keeps them.  pg_upgrade

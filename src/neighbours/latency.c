@@ -84,7 +84,7 @@
 /* The most credit: for ten looks, as whether a nap is seen varies by chance. */
 #define MOST_CREDIT_NS		((uint64) NS_PER_S)
 
-/* If statements are short and come often, one in so many is timed. */
+/* If statements are short and come often, one in this many is timed. */
 #define SAMPLE				8
 /* Short: to time a longer one takes less than 1 % of it. */
 #define SHORT_NS			(20 * (uint64) NS_PER_US)

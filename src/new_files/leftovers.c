@@ -175,7 +175,7 @@ leftovers_shmem_init(void)
 	}
 }
 
-/* leftovers_look_around -- is anything left of a crash?  Processes of the postmaster don't ask. */
+/* leftovers_look_around -- is anything left of a crash?  The postmaster's children don't ask. */
 void
 leftovers_look_around(void)
 {

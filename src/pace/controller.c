@@ -29,14 +29,14 @@
  *
  * auto
  * ----
- * The caller says how long other sessions had a core, and how long they waited: for
- * a core, a file, a lock on a page.  (ran + waited) / ran says how many times as long
- * as alone on the machine they take.  To measure this without VACUUM, VACUUM rests for a
+ * The caller says how long other sessions had a core, and how long they waited: for a
+ * core, a file, a lock on a page.  (ran + waited) / ran says how many times as long as
+ * alone on the machine they take.  To measure this without VACUUM, VACUUM rests for a
  * moment, and then goes on for nine times as long, as LEDBAT++ does in networks.  The
  * mean of the last eight rests counts.  The budget grows while others take less than
  * WAIT_MARGIN times as long as in rests, and shrinks while they take longer, in
  * proportion, so waits that vary by themselves average out.  One rest tells little of
- * them, so the first rests come sooner.  Until there were eight, the budget moves the
+ * them, so the first rests come earlier.  Until there were eight, the budget moves the
  * less the fewer there were.  A rest in which all others are held up, by a checkpoint
  * perhaps, counts as FREAK times the mean, and one in which nobody runs not at all.
  * Where it isn't known how long others wait for a core, the budget is FIRST_BUDGET at
@@ -46,9 +46,9 @@
  * ------
  * If for a second there was nobody to be spared, nothing bounds VACUUM.  By chance no
  * statement comes for a while, so with a target in ms it takes as long as thirty
- * statements usually do.  Somebody who only looks now and then is nobody, too.  Nor does
- * anything bound VACUUM if hardly any of the load is left that the last cut was for, unless
- * the statements that are left are late: then the load isn't gone, but held up.
+ * statements usually do.  A session that only looks now and then is nobody, too.  Nor
+ * does anything bound VACUUM if hardly any of the load is left that the last cut was
+ * for, unless what is left is late: then the load is held up, not gone.
  *
  * Portions Copyright (c) 2026, the pg_cyclone developers
  *
@@ -69,8 +69,8 @@
 								 * in two */
 #define DEEPEST_CUT		0.25	/* in one step */
 #define WAIT_MARGIN	1.06		/* what others take, times what they do in
-								 * rests: as beside a steady 800 a 2 ms on
-								 * TPC-C */
+								 * rests: as TPC-C with vacuum_cost_limit =
+								 * 800, vacuum_cost_delay = 2ms */
 #define WAIT_GROWTH	3.0			/* of the budget's logarithm, a second, for
 								 * all that others take: calm enough for waits
 								 * that vary by a third by themselves */

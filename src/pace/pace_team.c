@@ -99,8 +99,8 @@ pace_range_blocks(uint32 usual)
 
 /*
  * pace_take_place
- *		Has this worker a place at work, or can it take one?  At any rate it can.  If not,
- *		its latch will be set when there may be one.
+ *		Has this worker a place at work, or can it take one?  With at_any_rate it can.
+ *		If not, its latch will be set when there may be one.
  */
 bool
 pace_take_place(bool at_any_rate)

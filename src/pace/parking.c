@@ -148,8 +148,8 @@ pace_has_place(void)
 
 /*
  * parking_take_place
- *		Has this worker a place, or can it take one?  At any rate it takes one, even if
- *		there are too many then.
+ *		Has this worker a place, or can it take one?  With at_any_rate it takes one,
+ *		even if there are too many then.
  *
  * If not it may sleep: its latch will be set when there is one, or before.
  */

@@ -211,7 +211,7 @@ target_state(LatencyTarget *target, TargetState *state)
 	state->vacuums = target->vacuums;
 }
 
-/* leave -- a VACUUM less has the target.  Under the lock. */
+/* leave -- one VACUUM less has the target.  Under the lock. */
 static void
 leave(LatencyTarget *target)
 {
