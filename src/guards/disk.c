@@ -37,6 +37,7 @@
 #include "storage/fd.h"
 #include "utils/builtins.h"
 
+#include "compat.h"
 #include "debug_point.h"
 #include "disk_free.h"
 #include "guards/guards.h"
@@ -336,7 +337,7 @@ holding_slot(void)
 	XLogRecPtr	least = InvalidXLogRecPtr;
 
 	LWLockAcquire(ReplicationSlotControlLock, LW_SHARED);
-	for (int i = 0; i < max_replication_slots; i++)
+	for (int i = 0; i < compat_number_of_slots(); i++)
 	{
 		ReplicationSlot *slot = &ReplicationSlotCtl->replication_slots[i];
 		XLogRecPtr	place;

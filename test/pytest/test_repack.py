@@ -15,6 +15,7 @@ from conftest import TEMPLATE
 from cyclone_lab import build, checks
 from cyclone_lab.background import Background, Parked, wait_until
 from cyclone_lab.files import missing_files, stray_files, wait_for_cleaning
+from test_guards import HELD_BY_DISK, SHORT, one, pace_of, retain_wal
 from test_neighbours import CATALOGS as NEIGHBOUR_CATALOGS
 from test_neighbours import hear, pages, pretend, refusal, told
 from test_options import verdict
@@ -494,3 +495,23 @@ def test_the_history_has_it(conn):
     conn.execute("REPACK")
     assert sorted(outcomes()[2:]) == [("public.t", "done", 0), ("public.u", "done", 1500)]
     checks.assert_clean(conn, "t", "u")
+
+
+def test_a_slot_of_its_own_that_retains_wal_is_named(cluster, db, conn):
+    """REPACK (CONCURRENTLY) has places for slots behind those of all others; a VACUUM that waits for room on disk says which one it is."""
+    conn.execute("CREATE TABLE r AS SELECT i AS id FROM generate_series(1, 1000) i; ALTER TABLE r ADD PRIMARY KEY (id)")
+    conn.execute("CREATE TABLE t AS SELECT i AS id FROM generate_series(1, 1000) i")
+    names = "SELECT slot_name FROM pg_replication_slots WHERE restart_lsn IS NOT NULL"
+    with cluster.connect(db) as writer:
+        writer.execute("BEGIN; SELECT txid_current()")  # REPACK waits for its end, and has made its slot
+        repack = Background(cluster, db, "REPACK (CONCURRENTLY) r")
+        [(slot,)] = wait_until(lambda: conn.execute(names).fetchall(), "the slot")
+        retain_wal(conn, slot=None)
+        vacuum = Background(cluster, db, "VACUUM (PARALLEL 0) t", SHORT)
+        wait_until(lambda: one(conn, HELD_BY_DISK) > 0, "the wait")
+        held_by = pace_of(conn, vacuum.pid)["held_by"]
+        writer.execute("ROLLBACK")
+    repack.finish()
+    vacuum.finish()
+    assert held_by == f"slot {slot}"
+    checks.assert_clean(conn, "r", "t")
