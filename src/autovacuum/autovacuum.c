@@ -168,6 +168,7 @@ begin_run(void *state)
 						   get_namespace_name(RelationGetNamespace(table->rel)),
 						   RelationGetRelationName(table->rel));
 	hurries = is_in_a_hurry(table->rel, &table->params);
+
 	/*
 	 * 0: as the table's size calls for; compat_autovacuum_workers has
 	 * PostgreSQL's bound

@@ -131,6 +131,7 @@ start_when_due(XactEvent event, void *arg)
 		return;
 	now = GetCurrentTimestamp();
 	due = pg_atomic_read_u64(&compaction_shared->launch_at);
+
 	/*
 	 * of several processes that see it one starts it; a time further ahead is
 	 * from before the clock was set back

@@ -514,8 +514,8 @@ update_visibility_map(TableVacuum *vacuum, Buffer buffer, Buffer vmbuffer,
 			 visibilitymap_get_status(rel, blkno, &vmbuffer) != 0)
 	{
 		/*
-		 * The map's bit from before the lock could be out of date; this answer
-		 * isn't.
+		 * The map's bit from before the lock could be out of date; this
+		 * answer isn't.
 		 */
 		elog(WARNING, "page is not marked all-visible but visibility map bit is set in relation \"%s\" page %u",
 			 vacuum->relname, blkno);
