@@ -265,7 +265,7 @@ autovacuum_audit_has_failed(const TableKey *key, const char *name)
 {
 	TimestampTz until;
 
-	Assert(key != NULL && name != NULL);
+	Assert(key != NULL);
 	if (!audit_has_failed())
 		return false;
 	until = table_log_failed(key, ERRCODE_DATA_CORRUPTED, true, NULL);
