@@ -53,15 +53,15 @@ i.good { background: var(--good); } i.warn { background: var(--warn); } i.bad { 
 .chart .scale { display: flex; flex-direction: column; justify-content: space-between; text-align: right; line-height: 1; }
 .chart svg { width: 100%; height: 150px; border-left: 1px solid var(--line); border-bottom: 1px solid var(--line); }
 .chart .axis { grid-column: 2; display: flex; justify-content: space-between; }
-.bars { font-size: 14px; margin: 8px 0; }
-.bar { display: grid; grid-template: "name picture value" / minmax(0, 3fr) minmax(0, 7fr) minmax(90px, max-content); gap: 0 12px; align-items: center; margin: 5px 0; }
-.bar svg { grid-area: picture; width: 100%; height: 14px; } .bar .name { grid-area: name; overflow-wrap: anywhere; }
-.bar .value { grid-area: value; font-variant-numeric: tabular-nums; text-align: right; }
+.bars { display: grid; grid-template-columns: minmax(0, 3fr) minmax(0, 7fr) minmax(90px, max-content); gap: 10px 12px; align-items: center; font-size: 14px; margin: 8px 0; }
+.bar { display: contents; } .bar svg { width: 100%; height: 14px; } .bar .name { overflow-wrap: anywhere; }
+.bar .value { font-variant-numeric: tabular-nums; text-align: right; }
 details summary { cursor: pointer; color: var(--accent); padding: 8px 0; }
 .track { fill: var(--code); }
 @media (max-width: 720px) {
   body { font-size: 16px; } section { padding: 14px; } .tiles { grid-template-columns: 1fr 1fr; }
-  .bar { grid-template: "name value" "picture picture" / minmax(0, 1fr) max-content; gap: 2px 12px; margin: 10px 0; }
+  .bars { display: block; } .bar { display: grid; grid-template: "name value" "picture picture" / minmax(0, 1fr) max-content; gap: 2px 12px; align-items: center; margin: 10px 0; }
+  .bar svg { grid-area: picture; } .bar .name { grid-area: name; } .bar .value { grid-area: value; }
   table, tbody, tr, td { display: block; width: 100%; } thead { display: none; }
   tr { border: 1px solid var(--line); border-radius: 8px; padding: 6px 12px; margin: 10px 0; }
   td, td:first-child, td.number, td.time, td.short { display: grid; grid-template-columns: 110px minmax(0, 1fr); gap: 10px; text-align: left; white-space: normal; border-bottom: 0; padding: 3px 0; min-width: 0; }
