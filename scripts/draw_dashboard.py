@@ -51,6 +51,7 @@ TABLES = {"orders": 100_000, "order_items": 200_000, "customers": 50_000}
 COLORS = ["#17727f", "#c98a12", "#7a5ea8", "#c5384c"]  # of the series that are named
 OTHERS = "#b8bec6"
 WIDTH, FONT = 5.6, 9  # inches, points: a phone, 360 pixels wide, shows these as 8 pixels
+STAT = 1.35  # inches, of a figure with its title and four lines
 MOST_NAMES = len(COLORS)
 
 
@@ -180,7 +181,7 @@ def draw_lines(axes, drawn: list, seconds: float) -> float:
             axes.plot(*zip(*part, strict=True), linewidth=1.3, marker="." if len(part) < 3 else None, **look)
     shown_names = [plt.Line2D([], [], color=COLORS[number]) for number in range(min(MOST_NAMES, len(highest)))]
     if len(highest) > MOST_NAMES:
-        axes.annotate(f"and {len(highest) - MOST_NAMES} more, in grey", (1, 1), (0, 4), xycoords="axes fraction", textcoords="offset points",
+        axes.annotate(f"{len(highest) - MOST_NAMES} more in grey", (1, 1), (0, 4), xycoords="axes fraction", textcoords="offset points",
                       ha="right", va="bottom", fontsize=FONT, color="#606060")  # fmt: skip
     names = [name for name, _ in highest[:MOST_NAMES]]
     lines = (len(names) + 1) // 2
@@ -230,11 +231,11 @@ def draw(begin: float, end: float, to: Path) -> None:
     figures = [panel for panel in panels if panel["type"] == "stat"]
     charts = [panel for panel in panels if panel["type"] != "stat"]
     rows = -(-len(figures) // 2)
-    height = 1.2 * rows + 1.75 * len(charts)
+    height = STAT * rows + 1.75 * len(charts)
     figure, empty = plt.figure(figsize=(WIDTH, height)), []
     # in inches from the left and from the top: where the axes are, below the title and what explains it
-    places = [(0.1 + WIDTH / 2 * (number % 2), 1.2 * (number // 2) + 0.75, WIDTH / 2 - 0.2, 0.4) for number in range(len(figures))]
-    places += [(0.75, 1.2 * rows + 1.75 * number + 0.45, WIDTH - 0.9, 0.85) for number in range(len(charts))]
+    places = [(0.1 + WIDTH / 2 * (number % 2), STAT * (number // 2) + 0.9, WIDTH / 2 - 0.2, 0.4) for number in range(len(figures))]
+    places += [(0.75, STAT * rows + 1.75 * number + 0.45, WIDTH - 0.9, 0.85) for number in range(len(charts))]
     for panel, (left, top, wide, high) in zip([*figures, *charts], places, strict=True):
         axes = figure.add_axes((left / WIDTH, 1 - (top + high) / height, wide / WIDTH, high / height))
         if not draw_panel(axes, panel, begin, end):
