@@ -211,6 +211,8 @@ compat_log_prune(Relation rel, Buffer buffer, Buffer vmbuffer, uint8 vmflags,
 				 HeapTupleFreeze *frozen, int nfrozen,
 				 OffsetNumber *dead, int ndead, OffsetNumber *unused, int nunused)
 {
+	Assert(CritSectionCount > 0 && RelationNeedsWAL(rel));
+	Assert(compat_buffer_is_locked_exclusively(buffer));
 	Assert(vmflags == 0);
 	log_heap_prune_and_freeze(rel, buffer, conflict_xid, cleanup_lock, reason,
 							  frozen, nfrozen, NULL, 0, dead, ndead, unused, nunused);
@@ -228,6 +230,10 @@ compat_prune_and_freeze(Relation rel, Buffer buffer, Buffer vmbuffer, bool set_m
 						PruneResult *result)
 {
 	PruneFreezeResult server;
+
+	Assert(CritSectionCount == 0);
+	Assert(compat_buffer_is_locked_exclusively(buffer));
+	Assert(visibilitymap_pin_ok(BufferGetBlockNumber(buffer), vmbuffer));
 
 	heap_page_prune_and_freeze(rel, buffer, vistest, options | HEAP_PAGE_PRUNE_FREEZE,
 							   cutoffs, &server, PRUNE_VACUUM_SCAN, offnum,
@@ -255,6 +261,10 @@ compat_prune(Relation rel, Buffer buffer, Buffer vmbuffer)
 {
 	PruneFreezeResult result;
 	OffsetNumber offnum = InvalidOffsetNumber;
+
+	Assert(CritSectionCount == 0);
+	Assert(compat_buffer_is_locked_exclusively(buffer));
+	Assert(visibilitymap_pin_ok(BufferGetBlockNumber(buffer), vmbuffer));
 
 	heap_page_prune_and_freeze(rel, buffer, GlobalVisTestFor(rel), 0, NULL, &result,
 							   PRUNE_ON_ACCESS, &offnum, NULL, NULL);

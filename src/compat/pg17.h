@@ -154,6 +154,8 @@ compat_visibilitymap_set(Relation rel, BlockNumber blkno, Buffer buffer,
 {
 	uint8		old = visibilitymap_get_status(rel, blkno, &vmbuffer);
 
+	Assert(blkno == BufferGetBlockNumber(buffer) && compat_buffer_is_locked_exclusively(buffer));
+
 	visibilitymap_set(rel, blkno, buffer, InvalidXLogRecPtr, vmbuffer,
 					  conflict_xid, flags);
 	return old;

@@ -28,6 +28,7 @@ compat_visibilitymap_set(Relation rel, BlockNumber blkno, Buffer buffer,
 						 Buffer vmbuffer, TransactionId conflict_xid,
 						 uint8 flags)
 {
+	Assert(blkno == BufferGetBlockNumber(buffer) && compat_buffer_is_locked_exclusively(buffer));
 	return visibilitymap_set(rel, blkno, buffer, InvalidXLogRecPtr, vmbuffer,
 							 conflict_xid, flags);
 }
@@ -80,6 +81,8 @@ compat_start_write(Buffer buffer)
 {
 	BufferDesc *desc = GetBufferDescriptor(buffer - 1);
 	uint32		state;
+
+	Assert(!BufferIsLocal(buffer) && compat_buffer_is_locked_exclusively(buffer));
 
 	if (!StartBufferIO(desc, false, true))
 		return false;

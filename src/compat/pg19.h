@@ -144,6 +144,8 @@ compat_clear_wrong_map(Relation rel, BlockNumber blkno, Buffer vmbuffer)
 static inline void
 compat_set_locked_map(Relation rel, Buffer buffer, Buffer vmbuffer, uint8 flags)
 {
+	Assert(CritSectionCount > 0);
+	Assert(compat_buffer_is_locked_exclusively(buffer) && compat_buffer_is_locked_exclusively(vmbuffer));
 	PageSetAllVisible(BufferGetPage(buffer));
 	PageClearPrunable(BufferGetPage(buffer));
 	(void) visibilitymap_set(BufferGetBlockNumber(buffer), vmbuffer, flags, rel->rd_locator);
@@ -160,6 +162,9 @@ compat_log_prune(Relation rel, Buffer buffer, Buffer vmbuffer, uint8 vmflags,
 				 HeapTupleFreeze *frozen, int nfrozen,
 				 OffsetNumber *dead, int ndead, OffsetNumber *unused, int nunused)
 {
+	Assert(CritSectionCount > 0 && RelationNeedsWAL(rel));
+	Assert(compat_buffer_is_locked_exclusively(buffer));
+	Assert(vmflags == 0 || compat_buffer_is_locked_exclusively(vmbuffer));
 	log_heap_prune_and_freeze(rel, buffer, vmflags != 0 ? vmbuffer : InvalidBuffer, vmflags,
 							  conflict_xid, cleanup_lock, reason,
 							  frozen, nfrozen, NULL, 0, dead, ndead, unused, nunused);
@@ -176,6 +181,8 @@ compat_visibilitymap_set(Relation rel, BlockNumber blkno, Buffer buffer,
 						 uint8 flags)
 {
 	uint8		old = visibilitymap_get_status(rel, blkno, &vmbuffer);
+
+	Assert(blkno == BufferGetBlockNumber(buffer) && compat_buffer_is_locked_exclusively(buffer));
 
 	compat_lock_map(vmbuffer);
 	START_CRIT_SECTION();
@@ -212,6 +219,10 @@ compat_prune_and_freeze(Relation rel, Buffer buffer, Buffer vmbuffer, bool set_m
 	};
 	PruneFreezeResult server;
 
+	Assert(CritSectionCount == 0);
+	Assert(compat_buffer_is_locked_exclusively(buffer));
+	Assert(visibilitymap_pin_ok(BufferGetBlockNumber(buffer), vmbuffer));
+
 	heap_page_prune_and_freeze(&params, &server, offnum, relfrozenxid, relminmxid);
 	result->ndeleted = server.ndeleted;
 	result->nnewlpdead = server.nnewlpdead;
@@ -247,6 +258,10 @@ compat_prune(Relation rel, Buffer buffer, Buffer vmbuffer)
 	};
 	PruneFreezeResult result;
 	OffsetNumber offnum = InvalidOffsetNumber;
+
+	Assert(CritSectionCount == 0);
+	Assert(compat_buffer_is_locked_exclusively(buffer));
+	Assert(visibilitymap_pin_ok(BufferGetBlockNumber(buffer), vmbuffer));
 
 	heap_page_prune_and_freeze(&params, &result, &offnum, NULL, NULL);
 }
@@ -514,6 +529,7 @@ compat_pin_recent(Relation rel, BlockNumber blkno, Buffer buffer)
 static inline bool
 compat_start_write(Buffer buffer)
 {
+	Assert(!BufferIsLocal(buffer) && compat_buffer_is_locked_exclusively(buffer));
 	return StartSharedBufferIO(GetBufferDescriptor(buffer - 1), false, false, NULL) ==
 		BUFFER_IO_READY_FOR_IO;
 }
