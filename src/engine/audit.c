@@ -67,6 +67,9 @@ static void check_notes(TableVacuum *vacuum);
 void
 audit_begin(TableVacuum *vacuum)
 {
+	Assert(vacuum->audit_notes == NULL && vacuum->audit_tids == NULL);
+	Assert(TransactionIdIsNormal(vacuum->shared->cutoffs.OldestXmin));
+
 	vacuum->page_is_audited = false;
 	vacuum->counters.audited_relfrozenxid = vacuum->shared->cutoffs.OldestXmin;
 	vacuum->counters.audited_relminmxid = vacuum->shared->cutoffs.OldestMxact;
@@ -91,8 +94,9 @@ audit_stored(TableVacuum *vacuum, BlockNumber blkno, const OffsetNumber *offsets
 	struct AuditNotes *notes = vacuum->audit_notes;
 	uint32		chunk = blkno / DEAD_TIDS_CHUNK_BLOCKS;
 
-	Assert(noffsets >= 0 && noffsets <= MaxHeapTuplesPerPage);
 	Assert(blkno < vacuum->shared->rel_pages);
+	Assert(noffsets == 0 || offsets != NULL);
+	Assert(noffsets >= 0 && noffsets <= MaxHeapTuplesPerPage);
 	if (notes == NULL)
 		return;
 	if (chunk != notes->chunk)
@@ -161,7 +165,8 @@ audit_age(TableVacuum *vacuum, const VacuumCounters *counters)
 {
 	AuditPlace	place = {.rel = vacuum->rel,.blkno = InvalidBlockNumber};
 
-	Assert(is_leader(vacuum));
+	Assert(is_leader(vacuum) && !IsInParallelMode());
+	Assert(counters != NULL);
 
 	if (TransactionIdIsValid(counters->new_relfrozenxid) &&
 		TransactionIdPrecedes(counters->audited_relfrozenxid, counters->new_relfrozenxid))
@@ -196,6 +201,8 @@ audit_fail(TableVacuum *vacuum, const AuditPlace *place, const char *engine, con
 				 vacuum->counters.new_relfrozenxid, vacuum->counters.new_relminmxid,
 				 vacuum->nindexes, vacuum->shared->num_index_scans, vacuum->shared->aggressive);
 
+	Assert(vacuum->member >= 0 && vacuum->member < vacuum->shared->nmembers);
+	Assert(place != NULL && place->rel != NULL);
 	Assert(engine != NULL && audit != NULL);
 	audit_raise(place, "VACUUM", state, engine, audit);
 }

@@ -49,6 +49,7 @@ static void write_image(FILE * file, Page page);
 void
 audit_prepare(void)
 {
+	Assert(CritSectionCount == 0);
 	if (error_context == NULL)
 		error_context = AllocSetContextCreate(TopMemoryContext, "pg_cyclone audit",
 											  ALLOCSET_DEFAULT_SIZES);
@@ -73,7 +74,9 @@ audit_raise(const AuditPlace *place, const char *command, const char *state,
 	bool		is_written;
 
 	Assert(CritSectionCount == 0);
+	Assert(place->rel != NULL);
 	Assert(!BufferIsValid(place->buffer) || compat_is_locked(place->buffer));
+	Assert(command != NULL && state != NULL && engine != NULL && audit != NULL);
 	if (BufferIsValid(place->buffer))
 	{
 		page = (Page) copy.data;

@@ -19,8 +19,9 @@
 void
 block_list_add(BlockList *list, BlockNumber blkno)
 {
-	Assert(list->count <= list->size);
+	Assert(list->count >= 0 && list->count <= list->size);
 	Assert((list->blocks == NULL) == (list->size == 0));
+	Assert(BlockNumberIsValid(blkno));
 	if (list->count == list->size)
 	{
 		list->size = Max(list->size * 2, 64);
@@ -35,7 +36,7 @@ block_list_add(BlockList *list, BlockNumber blkno)
 void
 block_list_free(BlockList *list)
 {
-	Assert(list->count <= list->size);
+	Assert(list->count >= 0 && list->count <= list->size);
 	if (list->blocks != NULL)
 		pfree(list->blocks);
 	memset(list, 0, sizeof(BlockList));

@@ -63,6 +63,7 @@
  */
 #include "postgres.h"
 
+#include "access/parallel.h"
 #include "port/atomics.h"
 #include "storage/spin.h"
 
@@ -116,8 +117,8 @@ void
 dead_tids_init(DeadTidsShared *shared, bool is_shared,
 			   BlockNumber nblocks, Size limit, int nmembers)
 {
+	Assert(shared != NULL && shared == (DeadTidsShared *) MAXALIGN(shared));
 	Assert(nmembers > 0);
-	Assert(shared == (DeadTidsShared *) MAXALIGN(shared));
 	plan_memory(nblocks, limit, nmembers, shared);
 	shared->is_shared = is_shared;
 	shared->nextents = 1;
@@ -201,6 +202,7 @@ dead_tids_catch_up(DeadTids *store, char **failure)
 
 		if (segment == NULL)
 		{
+			Assert(failure != NULL);
 			segment = attempt_attach_segment(handle, failure);
 			if (segment == NULL)
 				return false;
@@ -228,6 +230,7 @@ dead_tids_grow(DeadTids *store, char **failure)
 	/* without a team it has grown by itself */
 	if (!shared->is_shared)
 		return false;
+	Assert(!IsParallelWorker() && failure != NULL);
 	Assert(store->nextents == shared->nextents && store->round == shared->round);
 	Assert(store->current.reserved == 0 && store->spare.reserved == 0);
 
@@ -251,6 +254,7 @@ dead_tids_reset(DeadTids *store)
 {
 	DeadTidsShared *shared = store->shared;
 
+	Assert(!IsParallelWorker());
 	Assert(store->round == shared->round);
 	Assert(store->current.reserved == 0 && store->spare.reserved == 0);
 	for (uint32 i = 0; i < shared->max_segments + directory_pages(shared); i++)
@@ -424,9 +428,11 @@ uint64
 dead_tids_allocate(DeadTids *store, Size size, Size spare)
 {
 	DeadTidsShared *shared = store->shared;
-	uint64		memory = cut_off(shared, size, spare);
+	uint64		memory;
 
+	Assert(store->round == shared->round);
 	Assert(size > 0 && size <= shared->extents_limit);
+	memory = cut_off(shared, size, spare);
 	while (memory == 0 && !shared->is_shared && next_extent(shared) > 0 &&
 		   add_extent(store, next_extent(shared), NULL))
 		memory = cut_off(shared, size, spare);

@@ -101,6 +101,7 @@ dead_tids_add(DeadTids *store, BlockNumber blkno,
 	uint32		chunk = blkno / CHUNK_BLOCKS;
 
 	Assert(chunk < store->shared->nchunks);
+	Assert(noffsets == 0 || offsets != NULL);
 	Assert(noffsets >= 0 && noffsets <= MaxHeapTuplesPerPage);
 	if (chunk != store->chunk)
 	{

@@ -62,6 +62,7 @@ dead_tids_search(const DeadTids *store, const ItemPointerData *tids, int ntids, 
 	const uint8 *page = empty_page;
 
 	Assert(store->round == store->shared->round);
+	Assert(ntids == 0 || (tids != NULL && dead != NULL));
 	Assert(ntids >= 0);
 	for (int start = 0; start < ntids; start += MATCH_BATCH)
 	{
@@ -101,6 +102,7 @@ dead_tids_match(const DeadTids *store, const ItemPointerData *tids, int ntids,
 	int			ndead = 0;
 
 	Assert(store->round == store->shared->round);
+	Assert(ntids == 0 || (tids != NULL && dead != NULL));
 	Assert(ntids >= 0);
 	for (int start = 0; start < ntids; start += MATCH_BATCH)
 	{
@@ -152,6 +154,7 @@ dead_tids_next_page(const DeadTids *store, BlockNumber start, BlockNumber end,
 	BlockNumber blkno = start;
 
 	Assert(store->round == store->shared->round);
+	Assert(page != NULL);
 	while (blkno < end && blkno / CHUNK_BLOCKS < store->shared->nchunks)
 	{
 		uint32		chunk = blkno / CHUNK_BLOCKS;

@@ -40,7 +40,7 @@ failsafe_check(TableVacuum *vacuum)
 	const int	index[] = {PROGRESS_VACUUM_INDEXES_TOTAL, PROGRESS_VACUUM_INDEXES_PROCESSED};
 	const int64 zeros[] = {0, 0};
 
-	Assert(is_leader(vacuum));
+	Assert(is_leader(vacuum) && CritSectionCount == 0);
 	Assert(TransactionIdIsNormal(vacuum->shared->cutoffs.relfrozenxid));
 	/* the workers know what the leader knows */
 	Assert(!VacuumFailsafeActive || pg_atomic_read_u32(&vacuum->shared->failsafe) != 0);

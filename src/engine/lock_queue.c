@@ -53,6 +53,8 @@ bool
 lock_is_held_for(Oid relid, int ms)
 {
 	Assert(IsTransactionState());
+	Assert(CheckRelationOidLockedByMe(relid, ShareUpdateExclusiveLock, true));
+	Assert(ms >= 0);
 	return others_for_longer_than(others_with_lock(relid, AccessExclusiveLock), ms).end != OTHERS_GONE;
 }
 

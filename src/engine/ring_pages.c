@@ -140,6 +140,7 @@ ring_pages_begin(int ring_nbuffers)
 	int			wanted = DEBUG_LIMIT(ring_turn, turn);
 	RingPages  *ring;
 
+	Assert(ring_nbuffers >= 0);
 	if (turn < MIN_TURN)
 		return NULL;
 	if (wanted < turn)
@@ -162,6 +163,10 @@ ring_pages_visited(RingPages *ring, Relation rel, BlockNumber blkno, Buffer buff
 {
 	RingPage   *page;
 	Turn		turn;
+
+	Assert(CritSectionCount == 0 && InterruptHoldoffCount == 0);
+	Assert(rel != NULL);
+	Assert(BlockNumberIsValid(blkno) && BufferIsValid(buffer));
 
 	/* in the failsafe there is no ring */
 	if (ring == NULL || VacuumFailsafeActive || BufferIsLocal(buffer))

@@ -74,6 +74,7 @@ table_truncate(VacuumJob *job)
 	TableResult *result = &job->result;
 	instr_time	start;
 
+	Assert(is_leader(&job->vacuum));
 	Assert(job->team == NULL && !IsInParallelMode());
 
 	/*
@@ -104,8 +105,8 @@ table_truncate_step(Relation rel, BufferAccessStrategy strategy, CompactionPass 
 	ErrorContextCallback callback;
 	bool		more;
 
+	Assert(ActiveSnapshotSet() && !IsInParallelMode());
 	Assert(CheckRelationLockedByMe(rel, ShareUpdateExclusiveLock, true));
-	Assert(!IsInParallelMode());
 	Assert(pass->new_pages > pass->nonempty_pages && pass->new_pages <= pass->old_pages);
 	shared->relid = RelationGetRelid(rel);
 	shared->rel_pages = pass->old_pages;
@@ -150,6 +151,7 @@ table_update_statistics(VacuumJob *job, TimestampTz start)
 	VacuumCounters *counters = &result->counters;
 	const struct VacuumCutoffs *cutoffs PG_USED_FOR_ASSERTS_ONLY = &job->plan.cutoffs;
 
+	Assert(is_leader(&job->vacuum));
 	Assert(job->team == NULL && !IsInParallelMode());
 	Assert(result->new_rel_pages <= result->orig_rel_pages);
 	pgstat_progress_update_param(PROGRESS_VACUUM_PHASE,
@@ -211,7 +213,8 @@ table_describe_pass(const VacuumJob *job, CompactionPass *pass)
 {
 	const TableResult *result = &job->result;
 
-	Assert(job->team == NULL && job->pass == pass);
+	Assert(job->team == NULL);
+	Assert(pass != NULL && job->pass == pass);
 	pass->old_pages = result->orig_rel_pages;
 	pass->new_pages = result->new_rel_pages;
 	pass->live_tuples = result->new_live_tuples;

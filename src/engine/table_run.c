@@ -14,7 +14,9 @@
 #include "postgres.h"
 
 #include "access/xact.h"
+#include "miscadmin.h"
 #include "storage/lmgr.h"
+#include "utils/snapmgr.h"
 
 #include "engine/table_run.h"
 #include "engine/table_vacuum.h"
@@ -33,9 +35,10 @@ table_run(Relation rel, const VacuumParams *params, BufferAccessStrategy strateg
 	/* false if the statement has begun the command, for all of its tables */
 	bool		own_command = !pace_command_is_running();
 
-	Assert(params != NULL && caller != NULL && result != NULL);
-	Assert(IsTransactionState());
+	Assert(ActiveSnapshotSet() && !IsInParallelMode());
 	Assert(CheckRelationLockedByMe(rel, ShareUpdateExclusiveLock, true));
+	Assert(rel->rd_rel->relowner == GetUserId());
+	Assert(params != NULL && caller != NULL && result != NULL);
 
 	PG_TRY();
 	{

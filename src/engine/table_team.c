@@ -249,7 +249,7 @@ table_start_team(VacuumJob *job, int nworkers)
 
 	Assert(is_leader(&job->vacuum));
 	Assert(job->team == NULL && !IsInParallelMode());
-	Assert(nworkers >= 0);
+	Assert(nworkers >= 0 && nworkers <= MAX_PARALLEL_WORKER_LIMIT);
 	INSTR_TIME_SET_CURRENT(start);
 
 	plan->nmembers = nworkers + 1;
@@ -509,7 +509,7 @@ table_run_phase_alone(VacuumJob *job, VacuumPhase phase)
 {
 	VacuumShared *shared = job->vacuum.shared;
 
-	Assert(is_leader(&job->vacuum));
+	Assert(is_leader(&job->vacuum) && job->team != NULL && job->team_may_pause);
 	Assert(!job->vacuum.shared->team_is_paused);
 	pause_team(job);
 	shared->team_is_paused = true;

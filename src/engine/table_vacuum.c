@@ -101,8 +101,10 @@ table_vacuum(Relation rel, const VacuumParams *params,
 	ReportStart start;
 	ErrorContextCallback callback;
 
+	Assert(ActiveSnapshotSet() && !IsInParallelMode());
 	Assert(CheckRelationLockedByMe(rel, ShareUpdateExclusiveLock, true));
-	Assert(!IsInParallelMode());
+	Assert(rel->rd_rel->relowner == GetUserId());
+	Assert(params != NULL);
 	if (is_reported)
 		report_begin(&start);
 	pgstat_progress_start_command(PROGRESS_COMMAND_VACUUM, RelationGetRelid(rel));

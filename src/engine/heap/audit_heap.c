@@ -95,7 +95,11 @@ audit_before_prune(TableVacuum *vacuum, Buffer buffer, const PagePlan *plan)
 	int			next_frozen = 0;
 	TransactionId oldest_xid;
 
+	Assert(CritSectionCount == 0);
+	Assert(vacuum->page_is_audited);
 	Assert(compat_buffer_is_locked_exclusively(buffer));
+	Assert(plan->nnowdead >= 0 && plan->nnowunused >= 0 && plan->nfrozen >= 0);
+	Assert(result != NULL);
 	/* damage is no matter of verdicts */
 	page_check_before_change(vacuum->rel, buffer,
 							 has_indexes ? plan->nowdead : plan->nowunused,
@@ -150,7 +154,10 @@ audit_pruned(TableVacuum *vacuum, Buffer buffer, const PruneResult *result)
 	TransactionId oldest_xid;
 	MultiXactId oldest_multi;
 
+	Assert(CritSectionCount == 0);
+	Assert(vacuum->page_is_audited);
 	Assert(compat_buffer_is_locked_exclusively(buffer));
+	Assert(result->lpdead_items >= 0 && result->lpdead_items <= MaxHeapTuplesPerPage);
 	begin_page(&audit, vacuum, buffer);
 	oldest_xid = audit.freeze.NoFreezePageRelfrozenXid;
 	oldest_multi = audit.freeze.NoFreezePageRelminMxid;
@@ -197,7 +204,11 @@ audit_unchanged(TableVacuum *vacuum, Buffer buffer, const OffsetNumber *dead, in
 	OffsetNumber maxoff = PageGetMaxOffsetNumber(BufferGetPage(buffer));
 	bool		must_freeze = false;
 
+	Assert(CritSectionCount == 0);
+	Assert(vacuum->page_is_audited);
 	Assert(compat_is_locked(buffer));
+	Assert(ndead == 0 || dead != NULL);
+	Assert(ndead >= 0 && ndead <= MaxHeapTuplesPerPage);
 	begin_page(&audit, vacuum, buffer);
 	for (OffsetNumber off = FirstOffsetNumber; off <= maxoff; off++)
 	{
@@ -227,9 +238,13 @@ void
 audit_map(TableVacuum *vacuum, Buffer buffer, Buffer vmbuffer)
 {
 	PageAudit	audit;
-	uint8		bits = visibilitymap_get_status(vacuum->rel, BufferGetBlockNumber(buffer), &vmbuffer);
+	uint8		bits;
 
+	Assert(CritSectionCount == 0);
+	Assert(BufferGetBlockNumber(buffer) < vacuum->shared->rel_pages);
 	Assert(compat_buffer_is_locked_exclusively(buffer));
+	Assert(visibilitymap_pin_ok(BufferGetBlockNumber(buffer), vmbuffer));
+	bits = visibilitymap_get_status(vacuum->rel, BufferGetBlockNumber(buffer), &vmbuffer);
 	begin_page(&audit, vacuum, buffer);
 	if ((bits != 0 && !PageIsAllVisible(audit.page)) || bits == VISIBILITYMAP_ALL_FROZEN)
 		compat_clear_wrong_map(vacuum->rel, audit.place.blkno, vmbuffer);
@@ -254,8 +269,13 @@ audit_before_free(TableVacuum *vacuum, Buffer buffer, const DeadTidsPage *dead,
 	OffsetNumber maxoff = PageGetMaxOffsetNumber(BufferGetPage(buffer));
 	int			nfreed = 0;
 
+	Assert(CritSectionCount == 0);
+	Assert(vacuum->dead_tids != NULL);
 	Assert(compat_buffer_is_locked_exclusively(buffer));
-	Assert(dead->noffsets > 0);
+	Assert(dead->blkno == BufferGetBlockNumber(buffer));
+	Assert(dead->noffsets > 0 && dead->noffsets <= MaxHeapTuplesPerPage);
+	Assert((bits & ~VISIBILITYMAP_VALID_BITS) == 0);
+	Assert(before != NULL);
 	begin_page(&audit, vacuum, buffer);
 	for (OffsetNumber off = FirstOffsetNumber; off <= maxoff; off++)
 	{
@@ -304,8 +324,12 @@ audit_freed(TableVacuum *vacuum, Buffer buffer, Buffer vmbuffer, const DeadTidsP
 	unsigned	upper = ((PageHeader) before)->pd_upper;
 	int			nfreed = 0;
 
+	Assert(CritSectionCount == 0);
 	Assert(compat_buffer_is_locked_exclusively(buffer));
-	Assert(dead->noffsets > 0);
+	Assert(visibilitymap_pin_ok(BufferGetBlockNumber(buffer), vmbuffer));
+	Assert(dead->blkno == BufferGetBlockNumber(buffer) && dead->blkno == vacuum->blkno);
+	Assert(dead->noffsets > 0 && dead->noffsets <= MaxHeapTuplesPerPage);
+	Assert(before != NULL);
 	begin_page(&audit, vacuum, buffer);
 	for (OffsetNumber off = FirstOffsetNumber; off <= old_maxoff; off++)
 	{

@@ -104,12 +104,15 @@ void
 heap_page_scan(TableVacuum *vacuum, Buffer buffer, Buffer vmbuffer,
 			   bool vm_all_visible, PageVerdict *verdict)
 {
-	bool		have_cleanup_lock = lock_for_cleanup_soon(vacuum, buffer);
+	bool		have_cleanup_lock;
 
 	Assert(CritSectionCount == 0);
+	Assert(BufferIsLocal(buffer) || (!compat_is_locked(buffer) && !compat_is_locked(vmbuffer)));
 	Assert(BufferGetBlockNumber(buffer) < vacuum->shared->rel_pages);
 	Assert(visibilitymap_pin_ok(BufferGetBlockNumber(buffer), vmbuffer));
+	Assert(verdict != NULL);
 
+	have_cleanup_lock = lock_for_cleanup_soon(vacuum, buffer);
 	vacuum->page_is_audited = audit_is_due();
 	verdict->cleaned = false;
 	verdict->newly_all_frozen = false;
@@ -630,9 +633,11 @@ heap_page_all_visible(TableVacuum *vacuum, Buffer buffer, int ndead_freed,
 	TransactionId last_xmin = InvalidTransactionId;
 	bool		all_visible = true;
 
+	Assert(TransactionIdIsNormal(vacuum->shared->cutoffs.OldestXmin));
 	Assert(compat_is_locked(buffer));
 	Assert(maxoff <= MaxHeapTuplesPerPage);
 	Assert(ndead_freed >= 0);
+	Assert(newest_xmin != NULL && all_frozen != NULL);
 
 	*newest_xmin = InvalidTransactionId;
 	*all_frozen = true;

@@ -195,6 +195,8 @@ heap_scan_phase(TableVacuum *vacuum)
 	VacuumShared *shared = vacuum->shared;
 	HeapScan	scan = {0};
 
+	Assert(CritSectionCount == 0);
+	Assert(vacuum->scan_next >= vacuum->scan_end);
 	scan.vacuum = vacuum;
 	scan.vmbuffer = InvalidBuffer;
 	scan.choice_vmbuffer = InvalidBuffer;
@@ -206,7 +208,6 @@ heap_scan_phase(TableVacuum *vacuum)
 	if (!vacuum->comes_back)
 		file_cache_release(vacuum->file_cache);
 	file_cache_hold(vacuum->file_cache, shared->heap_is_held);
-	Assert(vacuum->scan_next >= vacuum->scan_end);
 	set_scan_block(vacuum, ranges_position(&shared->scan_ranges));
 	if (vacuum->dead_tids != NULL)
 		dead_tids_begin_collecting(vacuum->dead_tids);

@@ -110,6 +110,8 @@ heap_truncate_is_worthwhile(BlockNumber rel_pages, BlockNumber nonempty_pages)
 {
 	BlockNumber freeable = rel_pages - nonempty_pages;
 
+	Assert(nonempty_pages <= rel_pages);
+
 	return freeable > 0 &&
 		(freeable >= MIN_PAGES || freeable >= rel_pages / MIN_FRACTION);
 }
@@ -126,7 +128,10 @@ heap_truncate(TableVacuum *vacuum, BlockNumber nonempty_pages)
 	int			nqueued = 0;
 	CutEnd		end;
 
+	Assert(is_leader(vacuum) && !IsInParallelMode());
 	Assert(!vacuum->shared->compacting);
+	Assert(CheckRelationLockedByMe(vacuum->rel, ShareUpdateExclusiveLock, true));
+	Assert(nonempty_pages <= rel_pages);
 	begin(vacuum, rel_pages, nonempty_pages);
 	DEBUG_POINT("truncate");
 
@@ -152,7 +157,10 @@ heap_truncate_step(TableVacuum *vacuum, CompactionPass *pass)
 	BlockNumber floor;
 	CutEnd		end;
 
+	Assert(is_leader(vacuum) && !IsInParallelMode());
 	Assert(vacuum->shared->compacting && vacuum->shared->rel_pages == pass->old_pages);
+	Assert(CheckRelationLockedByMe(vacuum->rel, ShareUpdateExclusiveLock, true));
+	Assert(pass->nonempty_pages <= pass->new_pages && pass->new_pages <= pass->old_pages);
 	begin(vacuum, rel_pages, pass->nonempty_pages);
 	DEBUG_POINT("truncate");
 	if (rel_pages < pass->old_pages)

@@ -128,7 +128,9 @@ heap_vacuum_phase(TableVacuum *vacuum,
 	BlockNumber pages_before;	/* in this phase, before it was parked */
 	ReadStream *stream;
 
+	Assert(CritSectionCount == 0);
 	Assert(vacuum->dead_tids != NULL && vacuum->shared->do_index_vacuuming);
+	Assert(vacuum->shared->num_index_scans > 0);
 	progress_phase(PROGRESS_VACUUM_PHASE_VACUUM_HEAP, vacuum->shared->rel_pages);
 	set_place(vacuum, PLACE_HEAP_VACUUM, InvalidBlockNumber);
 	if (!vacuum->comes_back)

@@ -129,7 +129,8 @@ simple_page_prune(TableVacuum *vacuum, Buffer buffer, Buffer vmbuffer, PruneResu
 	Assert(compat_buffer_is_locked_exclusively(buffer));
 	Assert(visibilitymap_pin_ok(BufferGetBlockNumber(buffer), vmbuffer));
 	Assert(PageGetMaxOffsetNumber(page) <= MaxHeapTuplesPerPage);
-	Assert(TransactionIdIsNormal(counters->new_relfrozenxid));
+	Assert(TransactionIdIsNormal(vacuum->counters.new_relfrozenxid));
+	Assert(result != NULL && CritSectionCount == 0);
 
 	if (!judge_page(vacuum, buffer, &judgement, result))
 		return false;

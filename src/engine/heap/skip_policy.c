@@ -48,7 +48,8 @@ skip_policy_judge(TableVacuum *vacuum, BlockNumber blkno, Buffer *vmbuffer, uint
 	VacuumShared *shared = vacuum->shared;
 	uint8		bits;
 
-	Assert(blkno < shared->rel_pages);
+	Assert(blkno < vacuum->shared->rel_pages);
+	Assert(vmbuffer != NULL && flags != NULL);
 	bits = visibilitymap_get_status(vacuum->rel, blkno, vmbuffer);
 
 	*flags = 0;
@@ -98,7 +99,8 @@ skip_policy_setup(TableVacuum *vacuum, const VacuumParams *params)
 	BlockNumber all_visible,
 				all_frozen;
 
-	Assert(is_leader(vacuum));
+	Assert(is_leader(vacuum) && !IsInParallelMode());
+	Assert(params != NULL);
 
 	eager->enabled = false;
 	if (failure_rate == 0 || shared->aggressive ||

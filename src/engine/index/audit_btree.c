@@ -18,6 +18,7 @@
 #include "catalog/pg_am.h"
 #include "miscadmin.h"
 #include "storage/bufmgr.h"
+#include "storage/lmgr.h"
 #include "utils/memutils.h"
 
 #include "engine/audit.h"
@@ -56,7 +57,9 @@ audit_new_btree(Relation index, Relation table, const char *command)
 	BtreeAudit *audit;
 	int64		naudited = 0;
 
-	Assert(command != NULL && index->rd_index->indrelid == RelationGetRelid(table));
+	Assert(CheckRelationLockedByMe(index, AccessExclusiveLock, false));
+	Assert(index->rd_index->indrelid == RelationGetRelid(table));
+	Assert(command != NULL);
 	if (index->rd_rel->relam != BTREE_AM_OID || cyclone_audit <= 0)
 		return 0;
 	audit_prepare();

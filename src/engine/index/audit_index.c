@@ -109,8 +109,9 @@ audit_match(TableVacuum *vacuum, int number, Buffer buffer,
 	struct AuditTids *audit;
 
 	Assert(number >= 0 && number < vacuum->nindexes);
-	Assert(ntids >= 0);
 	Assert(CritSectionCount == 0 && compat_buffer_is_locked_exclusively(buffer));
+	Assert(ntids == 0 || (tids != NULL && dead != NULL));
+	Assert(ntids >= 0);
 	if (DEBUG_FAULT("index-entry"))
 		ndead -= misjudge(true, ntids, dead);
 	if (DEBUG_FAULT("index-live"))
@@ -239,7 +240,7 @@ audit_begin_indexes(TableVacuum *vacuum)
 	bool		any = false;
 
 	Assert(is_leader(vacuum));
-	Assert(vacuum->dead_tids != NULL);
+	Assert(vacuum->dead_tids != NULL && vacuum->kinds != NULL);
 
 	if (cyclone_audit <= 0)
 		return false;
@@ -266,7 +267,9 @@ audit_indexes(TableVacuum *vacuum)
 	VacuumShared *shared = vacuum->shared;
 	uint64		claim;
 
+	Assert(CritSectionCount == 0);
 	Assert(vacuum->dead_tids != NULL);
+	Assert(vacuum->indname == NULL && vacuum->place == PLACE_UNKNOWN);
 	progress_phase(PROGRESS_VACUUM_PHASE_VACUUM_INDEX, 0);
 	while (!VacuumFailsafeActive && !pace_give_place())
 	{

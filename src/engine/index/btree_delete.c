@@ -90,6 +90,9 @@ btree_delete_pages(TableVacuum *vacuum, int number, bool wait)
 	IndexVacuumInfo info;
 	BTVacState	state = {0};
 
+	Assert(CritSectionCount == 0);
+	Assert(!vacuum->shared->in_cleanup);
+	Assert(CheckRelationLockedByMe(index, RowExclusiveLock, true));
 	Assert(empty_pages->count > 0);
 
 	if (!index_take_turn(shared, wait))

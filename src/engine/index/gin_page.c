@@ -128,7 +128,9 @@ gin_clean_entry_leaf(GinPages *pages, Buffer buffer)
 	MemoryContext old = MemoryContextSwitchTo(pages->context);
 	int			ndead;
 
-	Assert(compat_buffer_is_locked_exclusively(buffer));
+	Assert(CritSectionCount == 0);
+	Assert(pages->index == pages->vacuum->indexes[pages->number]);
+	Assert(compat_buffer_is_locked_exclusively(buffer) && gin_page_is(buffer, GIN_LEAF));
 
 	gather_entry_lists(pages, BufferGetPage(buffer), BufferGetBlockNumber(buffer));
 	ndead = audit_match(pages->vacuum, pages->number, buffer, pages->tids, pages->ntids, pages->dead);
@@ -321,7 +323,9 @@ gin_clean_posting_leaf(GinPages *pages, Buffer buffer)
 	MemoryContext old = MemoryContextSwitchTo(pages->context);
 	int			ndead;
 
-	Assert(compat_buffer_is_locked_exclusively(buffer));
+	Assert(CritSectionCount == 0);
+	Assert(pages->index == pages->vacuum->indexes[pages->number]);
+	Assert(compat_buffer_is_locked_exclusively(buffer) && gin_page_is(buffer, GIN_DATA | GIN_LEAF));
 
 	gather_segments(pages, page, BufferGetBlockNumber(buffer));
 	ndead = audit_match(pages->vacuum, pages->number, buffer, pages->tids, pages->ntids, pages->dead);

@@ -154,9 +154,12 @@ child_block(const GinTree *tree, BlockNumber blkno, Page page, int child)
 Buffer
 gin_lock_leaf(const GinTree *tree, BlockNumber blkno)
 {
-	Buffer		buffer = visit_page(tree, blkno);
+	Buffer		buffer;
 
+	Assert(tree->flags == GIN_DATA || tree->flags == 0);
 	Assert(BlockNumberIsValid(blkno));
+
+	buffer = visit_page(tree, blkno);
 	LockBuffer(buffer, BUFFER_LOCK_EXCLUSIVE);
 	gin_check_page(tree->index, buffer, tree->flags | GIN_LEAF);
 	return buffer;
@@ -168,6 +171,9 @@ gin_lock_first_leaf(const GinTree *tree)
 {
 	BlockNumber blkno = tree->root;
 	LinkWalk	walk = {.index = tree->index};
+
+	Assert(BlockNumberIsValid(tree->root));
+	Assert(tree->flags == GIN_DATA || tree->flags == 0);
 
 	for (;;)
 	{
@@ -219,7 +225,9 @@ gin_find_cuts(const GinTree *tree, GinCuts *cuts)
 	LinkWalk	walk = {.index = tree->index};
 	BlockNumber blkno;
 
+	Assert(BlockNumberIsValid(tree->root));
 	Assert(cuts->max_count > 1 && cuts->distance > 0);
+	Assert(cuts->blocks != NULL);
 	cuts->nleaves = 0;
 	cuts->count = 0;
 
@@ -332,7 +340,9 @@ gin_delete_empty_pages(const GinTree *tree, IndexBulkDeleteResult *stats)
 	PageDeletion deletion = {.tree = tree};
 	PageOnPath	root = {.buffer = read_page(tree, tree->root)};
 
+	Assert(CritSectionCount == 0);
 	Assert(tree->flags == GIN_DATA);
+	Assert(stats != NULL);
 
 	LockBufferForCleanup(root.buffer);
 	if (!GinPageIsLeaf(BufferGetPage(root.buffer)))

@@ -196,6 +196,8 @@ gin_is_ours(Relation index)
 {
 	GinStatsData stats;
 
+	Assert(CheckRelationLockedByMe(index, RowExclusiveLock, true));
+
 	if (index->rd_indam->ambulkdelete != ginbulkdelete || relation_blocks(index) == 0)
 		return false;
 	ginGetStats(index, &stats);
@@ -216,7 +218,9 @@ gin_empty_pending_list(Relation index, bool is_autovacuum, IndexBulkDeleteResult
 {
 	GinState	state;
 
+	Assert(CritSectionCount == 0);
 	Assert(CheckRelationLockedByMe(index, RowExclusiveLock, true));
+	Assert(stats != NULL);
 
 	initGinState(&state, index);
 	ginInsertCleanup(&state, !is_autovacuum, false, true, stats);

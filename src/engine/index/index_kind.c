@@ -65,6 +65,7 @@ index_note_empty_pages(TableVacuum *vacuum)
 void
 index_add_stats(IndexShared *index, const IndexBulkDeleteResult *stats)
 {
+	Assert(index != NULL);
 	Assert(stats->tuples_removed >= 0 && stats->num_index_tuples >= 0);
 	SpinLockAcquire(&index->mutex);
 	index->stats.num_index_tuples += stats->num_index_tuples;
@@ -121,6 +122,7 @@ void
 index_fill_info(const TableVacuum *vacuum, int number, IndexVacuumInfo *info)
 {
 	Assert(number >= 0 && number < vacuum->nindexes);
+	Assert(info != NULL);
 	memset(info, 0, sizeof(IndexVacuumInfo));
 	info->index = vacuum->indexes[number];
 	info->heaprel = vacuum->rel;
@@ -180,6 +182,8 @@ index_visit_blocks(IndexBlocks *blocks)
 	ReadStream *stream;
 	Buffer		next;
 
+	Assert(CritSectionCount == 0);
+	Assert(blocks->number >= 0 && blocks->number < vacuum->nindexes);
 	Assert(!blocks->has_stream && blocks->visit != NULL);
 	Assert(blocks->next <= blocks->end);
 	/* or the stream would end at once, again and again */
@@ -265,6 +269,7 @@ index_claim_growth(TableVacuum *vacuum, int number, BlockNumber *start, BlockNum
 	uint64		size;
 
 	Assert(number >= 0 && number < vacuum->nindexes);
+	Assert(start != NULL && end != NULL);
 	/* in turn, as the session's lock_timeout isn't meant for teammates */
 	(void) index_take_turn(index, true);
 	known_end = pg_atomic_read_u64(&index->known_end);
@@ -340,6 +345,8 @@ index_claim_nothing(TableVacuum *vacuum, int number)
 BlockNumber
 index_visit_all_blocks(IndexBlocks *blocks)
 {
+	Assert(!blocks->has_stream && blocks->pages_done == 0);
+
 	do
 		index_visit_blocks(blocks);
 	while (index_claim_growth(blocks->vacuum, blocks->number, &blocks->next, &blocks->end));
@@ -357,6 +364,7 @@ index_take_turn(IndexShared *index, bool wait)
 	static uint32 wait_event = 0;
 	uint32		nobody = 0;
 
+	Assert(index != NULL && CritSectionCount == 0);
 	/* or a member that waits couldn't be cancelled */
 	Assert(!wait || InterruptHoldoffCount == 0);
 	if (wait_event == 0)
@@ -399,6 +407,7 @@ index_check_items(Relation index, Buffer buffer)
 	Size		total = 0;
 
 	Assert(CritSectionCount == 0);
+	Assert(index != NULL);
 	Assert(compat_buffer_is_locked_exclusively(buffer));
 
 	for (OffsetNumber off = FirstOffsetNumber; off <= maxoff; off++)

@@ -14,6 +14,7 @@
 #include "access/hash.h"
 #include "access/nbtree.h"
 #include "access/spgist.h"
+#include "storage/lmgr.h"
 
 #include "engine/index/gin_vacuum.h"
 #include "engine/index/index_kind.h"
@@ -31,6 +32,8 @@ static bool has_routines(Relation index, ambulkdelete_function bulk_delete,
 const IndexKind *
 index_kind(Relation index)
 {
+	Assert(CheckRelationLockedByMe(index, RowExclusiveLock, true));
+
 	if (index->rd_indam->ambulkdelete == btbulkdelete)
 		return &btree_kind;
 	if (has_routines(index, gistbulkdelete, gistvacuumcleanup))

@@ -54,7 +54,7 @@ static bool must_be_outside(Relation index, bool cleanup);
 void
 index_measure(TableVacuum *vacuum, bool is_tiny)
 {
-	Assert(is_leader(vacuum));
+	Assert(is_leader(vacuum) && !IsInParallelMode());
 	vacuum->index_blocks = palloc_array(BlockNumber, vacuum->nindexes);
 	for (int i = 0; i < vacuum->nindexes; i++)
 	{
@@ -77,6 +77,8 @@ index_parallel_degree(const TableVacuum *vacuum)
 	int			bulkdelete = 0,
 				cleanup = 0,
 				largest = 0;
+
+	Assert(is_leader(vacuum) && vacuum->index_blocks != NULL);
 
 	for (int i = 0; i < vacuum->nindexes; i++)
 	{
@@ -111,7 +113,7 @@ index_plan(TableVacuum *vacuum, bool parallel)
 {
 	bool		found = false;
 
-	Assert(is_leader(vacuum));
+	Assert(is_leader(vacuum) && !IsInParallelMode());
 
 	for (int phase = 0; phase < 2; phase++)
 	{
@@ -169,6 +171,7 @@ index_worker_memory_kb(const TableVacuum *vacuum, int nworkers, int memory_kb)
 {
 	int			users = 0;
 
+	Assert(is_leader(vacuum));
 	Assert(nworkers > 0 && memory_kb > 0);
 	for (int i = 0; i < vacuum->nindexes; i++)
 		if (index_may_be_parallel(vacuum, i) &&
@@ -190,7 +193,7 @@ index_shared_size(TableVacuum *vacuum)
 {
 	Size		size = 0;
 
-	Assert(is_leader(vacuum));
+	Assert(is_leader(vacuum) && !IsInParallelMode());
 
 	vacuum->area_sizes = palloc0_array(Size, vacuum->nindexes);
 	for (int i = 0; i < vacuum->nindexes; i++)
@@ -213,6 +216,9 @@ index_shared_size(TableVacuum *vacuum)
 void
 index_join(TableVacuum *vacuum)
 {
+	Assert(vacuum->nindexes == 0 || vacuum->indexes != NULL);
+	Assert(vacuum->kinds == NULL);
+
 	vacuum->kinds = palloc0_array(const IndexKind *, vacuum->nindexes);
 	vacuum->empty_pages = palloc0_array(BlockList, vacuum->nindexes);
 	vacuum->put_off = palloc0_array(BlockList, vacuum->nindexes);
@@ -229,7 +235,8 @@ index_join(TableVacuum *vacuum)
 void
 index_setup(TableVacuum *vacuum, bool parallel, Size areas_start)
 {
-	Assert(is_leader(vacuum));
+	Assert(is_leader(vacuum) && vacuum->nindexes == vacuum->shared->nindexes);
+	Assert(vacuum->kinds != NULL && vacuum->index_blocks != NULL && vacuum->area_sizes != NULL);
 	Assert(areas_start == MAXALIGN(areas_start));
 	vacuum->private_stats = palloc0_array(IndexBulkDeleteResult *, vacuum->nindexes);
 	vacuum->begun = palloc0_array(bool, vacuum->nindexes);

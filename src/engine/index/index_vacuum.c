@@ -127,6 +127,7 @@ index_prepare_round(TableVacuum *vacuum, bool cleanup, double reltuples, bool es
 void
 index_begin_round(TableVacuum *vacuum, int batch_size)
 {
+	Assert(is_leader(vacuum));
 	Assert(batch_size > 0);
 	vacuum->batch_size = batch_size;
 	vacuum->shared->batch_end = 0;
@@ -331,6 +332,7 @@ index_found_empty_pages(TableVacuum *vacuum)
 void
 index_delete_pages(TableVacuum *vacuum, bool wait)
 {
+	Assert(CritSectionCount == 0);
 	Assert(!vacuum->shared->in_cleanup);
 	for (int i = 0; i < vacuum->nindexes; i++)
 	{

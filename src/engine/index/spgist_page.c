@@ -55,7 +55,10 @@ spgist_follow_inner_tuple(SpgistScan *scan, Buffer buffer, OffsetNumber offset)
 	Page		page = BufferGetPage(buffer);
 	SpGistInnerTuple tuple;
 
+	Assert(CritSectionCount == 0);
+	Assert(scan->index == scan->vacuum->indexes[scan->number]);
 	Assert(compat_buffer_is_locked_exclusively(buffer));
+	Assert(!SpGistPageIsLeaf(page));
 	if (offset < FirstOffsetNumber || offset > PageGetMaxOffsetNumber(page))
 		return;
 
@@ -153,8 +156,10 @@ spgist_clean_root(SpgistScan *scan, Buffer buffer)
 	spgxlogVacuumRoot record;
 	int			ndead = 0;
 
+	Assert(CritSectionCount == 0);
+	Assert(scan->index == scan->vacuum->indexes[scan->number]);
 	Assert(compat_buffer_is_locked_exclusively(buffer));
-	Assert(SpGistBlockIsRoot(BufferGetBlockNumber(buffer)));
+	Assert(SpGistBlockIsRoot(BufferGetBlockNumber(buffer)) && SpGistPageIsLeaf(page));
 	look_at_leaf(scan, buffer);
 	if (scan->ntids != PageGetMaxOffsetNumber(page))
 		spgist_report_corruption(scan->index, BufferGetBlockNumber(buffer));
@@ -197,7 +202,10 @@ spgist_clean_leaf(SpgistScan *scan, Buffer buffer, bool count)
 	LeafPlan   *plan = &scan->plan;
 	int			ndead = 0;
 
+	Assert(CritSectionCount == 0);
+	Assert(scan->index == scan->vacuum->indexes[scan->number]);
 	Assert(compat_buffer_is_locked_exclusively(buffer));
+	Assert(!SpGistBlockIsRoot(BufferGetBlockNumber(buffer)) && SpGistPageIsLeaf(BufferGetPage(buffer)));
 	look_at_leaf(scan, buffer);
 	for (int i = 0; i < scan->ntids; i++)
 		ndead += scan->dead[i];
@@ -417,6 +425,8 @@ spgist_clean_redirects(SpgistScan *scan, Buffer buffer)
 	int			nold;
 	int			ntail;
 
+	Assert(CritSectionCount == 0);
+	Assert(scan->index == scan->vacuum->indexes[scan->number]);
 	Assert(compat_buffer_is_locked_exclusively(buffer));
 	first = find_old_redirects(scan, buffer, old, &nold);
 	if (nold == 0 && first == InvalidOffsetNumber)
@@ -545,6 +555,10 @@ void
 spgist_check_page(Relation index, Buffer buffer)
 {
 	Page		page = BufferGetPage(buffer);
+
+	Assert(CritSectionCount == 0);
+	Assert(index != NULL);
+	Assert(compat_buffer_is_locked_exclusively(buffer) && !PageIsNew(page));
 
 	if (PageGetSpecialSize(page) != MAXALIGN(sizeof(SpGistPageOpaqueData)) ||
 		SpGistPageGetOpaque(page)->spgist_page_id != SPGIST_PAGE_ID ||
