@@ -108,7 +108,7 @@ static int	cores(void);
 uint32
 neighbours_law(double others, int cores)
 {
-	Assert(others >= 0);
+	Assert(others >= 0 && cores > 0);
 	if (others < NOBODY)
 		return NEIGHBOURS_NONE;
 	return (uint32) Max(cores - ceil(others) - 1, 0);
@@ -121,6 +121,7 @@ neighbours_note(NeighboursSeen *seen, int count, double seconds)
 	int		   *counts = seen->counts;
 	int			middle;
 
+	Assert(seen->looks >= 0 && seen->looks <= NEIGHBOURS_LOOKS);
 	Assert(count >= 0);
 	if (seconds > SECONDS_KEPT)
 		seen->looks = 0;
@@ -169,6 +170,8 @@ neighbours_begin(void)
 {
 	NeighboursTimes times;
 
+	Assert(processes != NULL);
+
 	look(now_ns(), false, &times);
 	/* not for longer, even if this process itself finds no core for a second */
 	for (int i = 1; i < NEIGHBOURS_LOOKS && seen.looks < NEIGHBOURS_LOOKS; i++)
@@ -182,6 +185,7 @@ neighbours_begin(void)
 bool
 neighbours_look(uint64 now, bool reads_times, NeighboursTimes *times)
 {
+	Assert(times != NULL);
 	if (now < last_look + NS_A_LOOK)
 		return false;
 	look(now, reads_times, times);

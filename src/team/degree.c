@@ -93,6 +93,7 @@ degree_release(void)
 bool
 degree_allows_workers(Relation rel, int asked, const char *command)
 {
+	Assert(rel != NULL);
 	Assert(command != NULL);
 
 	if (asked < 0)
@@ -130,6 +131,8 @@ int
 degree_for_size(BlockNumber nblocks, int threshold)
 {
 	int			nworkers = 0;
+
+	Assert(threshold >= 0);
 
 	for (uint64 size = Max(threshold, 1); nblocks >= size; size *= 3)
 		nworkers++;

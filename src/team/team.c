@@ -127,9 +127,11 @@ team_create(const char *worker_main, int nworkers, Size shared_size, bool may_pa
 	Team	   *team = palloc0_object(Team);
 	char	   *failure = NULL;
 
+	Assert(CritSectionCount == 0);
 	Assert(!IsParallelWorker() && !IsInParallelMode());
-	Assert(nworkers >= 0 && nworkers <= MAX_PARALLEL_WORKER_LIMIT);
 	Assert(nworkers == 0 || worker_main != NULL);
+	Assert(nworkers >= 0 && nworkers <= MAX_PARALLEL_WORKER_LIMIT);
+	Assert(shared_size > 0);
 
 	team->planned_workers = nworkers;
 	team->worker_main = worker_main;
@@ -364,6 +366,7 @@ team_launch(Team *team)
 {
 	if (team->pcxt == NULL)
 		return;
+	Assert(!IsParallelWorker() && InterruptHoldoffCount == 0);
 	Assert(my_pcxt == team->pcxt);
 	Assert(IsInParallelMode() && team->pcxt->nworkers_launched == 0);
 	LaunchParallelWorkers(team->pcxt);
@@ -382,6 +385,7 @@ team_run(Team *team, int phase, TeamPhaseRoutine routine, void *state,
 	Assert(!IsParallelWorker());
 	Assert(CritSectionCount == 0);
 	Assert((control == NULL) == (team->pcxt == NULL));
+	Assert(routine != NULL);
 	if (control == NULL)
 	{
 		routine(state, phase);
@@ -421,6 +425,7 @@ team_run(Team *team, int phase, TeamPhaseRoutine routine, void *state,
 void
 team_sleep(ConditionVariable *changed, uint32 wait_event)
 {
+	Assert(changed != NULL && InterruptHoldoffCount == 0);
 	if (my_pcxt == NULL)
 	{
 		ConditionVariableSleep(changed, wait_event);
