@@ -20,20 +20,42 @@
  */
 #include "postgres.h"
 
-#include <limits.h>
+#include <math.h>
 
 #include "machine.h"
 
 #define MOST_TEXT	8192
 
+/* Where a version of control groups has a limit, and the number that it goes with */
+typedef struct GroupFiles
+{
+	const char *controller;		/* "" in version 2 */
+	const char *folder;
+	const char *limit;
+	const char *other;			/* NULL: it is in the same file */
+} GroupFiles;
+
+#define NUM_VERSIONS	2
+
+static const GroupFiles core_files[NUM_VERSIONS] = {
+	{"", "/sys/fs/cgroup", "/cpu.max", NULL},
+	{"cpu", "/sys/fs/cgroup/cpu", "/cpu.cfs_quota_us", "/cpu.cfs_period_us"},
+};
+
+static const GroupFiles memory_files[NUM_VERSIONS] = {
+	{"", "/sys/fs/cgroup", "/memory.max", "/memory.current"},
+	{"memory", "/sys/fs/cgroup/memory", "/memory.limit_in_bytes", "/memory.usage_in_bytes"},
+};
+
 static int	allowed_cores(const char *root);
-static int	quota_of_version_2(const char *root, char *group);
-static int	quota_of_version_1(const char *root, char *group);
-static int64 unused_by_limit(const char *root, const char *folder, char *group,
-							 const char *limit_file, const char *usage_file);
+static double left_by_groups(const char *root, const GroupFiles *files,
+							 double (*left) (double limit, double other));
+static bool read_limit(const char *root, const GroupFiles *files, const char *group,
+					   double *limit, double *other);
+static double whole_cores(double quota, double period);
+static double unused_bytes(double limit, double usage);
 static char *group_of(char *text, const char *controller);
 static bool leave_group(char *group);
-static int	whole_cores(double quota, double period);
 static bool read_file(const char *root, const char *folder, const char *group, const char *file,
 					  char *text);
 
@@ -41,24 +63,14 @@ static bool read_file(const char *root, const char *folder, const char *group, c
 int
 machine_cores(const char *root)
 {
-	char		text[MOST_TEXT];
-	char		groups[MOST_TEXT];
-	char	   *group;
 	int			cores = allowed_cores(root);
-	int			quota = INT_MAX;
-	int			quota_1 = INT_MAX;
+	double		left;
 
 	Assert(root != NULL);
-	if (cores > 0 && read_file(root, "/proc/self", "", "/cgroup", groups))
-	{
-		strcpy(text, groups);
-		if ((group = group_of(text, "")) != NULL)
-			quota = quota_of_version_2(root, group);
-		strcpy(text, groups);
-		if ((group = group_of(text, "cpu")) != NULL)
-			quota_1 = quota_of_version_1(root, group);
-	}
-	return Min(cores, Min(quota, quota_1));
+	if (cores == 0)
+		return 0;
+	left = left_by_groups(root, core_files, whole_cores);
+	return left < cores ? (int) left : cores;
 }
 
 /* allowed_cores -- on how many this process may run; 0 if that isn't known. */
@@ -83,66 +95,15 @@ allowed_cores(const char *root)
 	return cores;
 }
 
-/* quota_of_version_2 -- the least of a group and those around it; INT_MAX if there is none. */
-static int
-quota_of_version_2(const char *root, char *group)
-{
-	char		text[MOST_TEXT];
-	int			least = INT_MAX;
-
-	do
-	{
-		double		quota,
-					period;
-
-		if (read_file(root, "/sys/fs/cgroup", group, "/cpu.max", text) &&
-			sscanf(text, "%lf %lf", &quota, &period) == 2)
-		{
-			int			cores = whole_cores(quota, period);
-
-			least = Min(least, cores);
-		}
-	} while (leave_group(group));
-	return least;
-}
-
-/* quota_of_version_1 -- likewise. */
-static int
-quota_of_version_1(const char *root, char *group)
-{
-	char		text[MOST_TEXT];
-	int			least = INT_MAX;
-
-	do
-	{
-		double		quota,
-					period;
-
-		if (read_file(root, "/sys/fs/cgroup/cpu", group, "/cpu.cfs_quota_us", text) &&
-			sscanf(text, "%lf", &quota) == 1 &&
-			read_file(root, "/sys/fs/cgroup/cpu", group, "/cpu.cfs_period_us", text) &&
-			sscanf(text, "%lf", &period) == 1)
-		{
-			int			cores = whole_cores(quota, period);
-
-			least = Min(least, cores);
-		}
-	} while (leave_group(group));
-	return least;
-}
-
 /* machine_unused_memory -- see machine.h. */
 int64
 machine_unused_memory(const char *root)
 {
 	char		text[MOST_TEXT];
-	char		groups[MOST_TEXT];
-	char	   *group,
-			   *field;
-	double		kilobytes;
+	char	   *field;
+	double		kilobytes,
+				left;
 	int64		unused;
-	int64		by_limit = PG_INT64_MAX;
-	int64		by_limit_1 = PG_INT64_MAX;
 
 	Assert(root != NULL);
 	if (!read_file(root, "/proc", "", "/meminfo", text) ||
@@ -150,43 +111,71 @@ machine_unused_memory(const char *root)
 		sscanf(field, " MemFree: %lf kB", &kilobytes) != 1 || !(kilobytes >= 0 && kilobytes < 1e15))
 		return -1;
 	unused = (int64) (kilobytes * 1024);
-	if (!read_file(root, "/proc/self", "", "/cgroup", groups))
-		return unused;
-	strcpy(text, groups);
-	if ((group = group_of(text, "")) != NULL)
-		by_limit = unused_by_limit(root, "/sys/fs/cgroup", group, "/memory.max", "/memory.current");
-	strcpy(text, groups);
-	if ((group = group_of(text, "memory")) != NULL)
-		by_limit_1 = unused_by_limit(root, "/sys/fs/cgroup/memory", group,
-									 "/memory.limit_in_bytes", "/memory.usage_in_bytes");
-	return Min(unused, Min(by_limit, by_limit_1));
+	left = left_by_groups(root, memory_files, unused_bytes);
+	return left < unused ? (int64) left : unused;
 }
 
 /*
- * unused_by_limit
- *		What a group and those around it let it have beside what it has; PG_INT64_MAX if
- *		nothing limits it.
+ * left_by_groups
+ *		The least of what the control groups of this process, and those around them,
+ *		leave; infinite if nothing limits it.
  */
-static int64
-unused_by_limit(const char *root, const char *folder, char *group, const char *limit_file,
-				const char *usage_file)
+static double
+left_by_groups(const char *root, const GroupFiles *files,
+			   double (*left) (double limit, double other))
+{
+	char		groups[MOST_TEXT];
+	double		least = INFINITY;
+
+	if (!read_file(root, "/proc/self", "", "/cgroup", groups))
+		return least;
+	for (int i = 0; i < NUM_VERSIONS; i++)
+	{
+		char		text[MOST_TEXT];
+		char	   *group;
+
+		strcpy(text, groups);
+		if ((group = group_of(text, files[i].controller)) == NULL)
+			continue;
+		do
+		{
+			double		limit,
+						other;
+
+			if (read_limit(root, &files[i], group, &limit, &other))
+				least = fmin(least, left(limit, other));
+		} while (leave_group(group));
+	}
+	return least;
+}
+
+/* read_limit -- of one group; false if it has none, as a word in place of a number says. */
+static bool
+read_limit(const char *root, const GroupFiles *files, const char *group, double *limit, double *other)
 {
 	char		text[MOST_TEXT];
-	int64		least = PG_INT64_MAX;
 
-	do
-	{
-		double		limit,
-					usage;
+	if (!read_file(root, files->folder, group, files->limit, text))
+		return false;
+	if (files->other == NULL)
+		return sscanf(text, "%lf %lf", limit, other) == 2;
+	return sscanf(text, "%lf", limit) == 1 &&
+		read_file(root, files->folder, group, files->other, text) &&
+		sscanf(text, "%lf", other) == 1;
+}
 
-		/* "max" is no number, and version 1 has one beyond all memory */
-		if (read_file(root, folder, group, limit_file, text) &&
-			sscanf(text, "%lf", &limit) == 1 && limit < 1e18 &&
-			read_file(root, folder, group, usage_file, text) &&
-			sscanf(text, "%lf", &usage) == 1)
-			least = Min(least, (int64) Max(limit - usage, 0));
-	} while (leave_group(group));
-	return least;
+/* whole_cores -- what a quota of time in each period comes to. */
+static double
+whole_cores(double quota, double period)
+{
+	return quota > 0 && period > 0 ? fmax(floor(quota / period), 1) : INFINITY;
+}
+
+/* unused_bytes -- version 1 has a limit beyond all memory instead of none. */
+static double
+unused_bytes(double limit, double usage)
+{
+	return limit < 1e18 ? fmax(limit - usage, 0) : INFINITY;
 }
 
 /*
@@ -240,15 +229,6 @@ leave_group(char *group)
 		return false;
 	*last = '\0';
 	return true;
-}
-
-/* whole_cores -- what a quota of time in each period comes to. */
-static int
-whole_cores(double quota, double period)
-{
-	if (quota <= 0 || period <= 0 || quota / period >= INT_MAX)
-		return INT_MAX;
-	return Max((int) (quota / period), 1);
 }
 
 /* read_file -- the beginning of a file, as a string; false if it can't be read. */

@@ -95,6 +95,10 @@ test_cores_are_those_that_a_container_has(void)
 		{"sys/fs/cgroup/cpu/x/cpu.cfs_quota_us", "200000\n"}, {"sys/fs/cgroup/cpu/x/cpu.cfs_period_us", "100000\n"}}},
 		{8, {{"proc/self/status", STATUS("ff")}, {"proc/self/cgroup", "4:cpuset:/y\n3:cpu:/x\n"},
 		{"sys/fs/cgroup/cpu/x/cpu.cfs_quota_us", "-1\n"}, {"sys/fs/cgroup/cpu/x/cpu.cfs_period_us", "100000\n"}}},
+		/* both versions at once */
+		{3, {{"proc/self/status", STATUS("ff")}, {"proc/self/cgroup", "1:cpu:/x\n0::/a\n"},
+		{"sys/fs/cgroup/cpu/x/cpu.cfs_quota_us", "300000\n"}, {"sys/fs/cgroup/cpu/x/cpu.cfs_period_us", "100000\n"},
+		{"sys/fs/cgroup/a/cpu.max", "500000 100000\n"}}},
 		{8, {{"proc/self/status", STATUS("ff")}, {"proc/self/cgroup", "no colons at all\n\n:\n::\n"}}},
 	};
 
