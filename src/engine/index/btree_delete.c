@@ -109,6 +109,7 @@ btree_delete_pages(TableVacuum *vacuum, int number, bool wait)
 	while (empty_pages->count > 0 && (wait || !guards_hold_is_due()))
 	{
 		delay_point();
+		failsafe_notice(vacuum);
 		if (empty_pages->count % PROGRESS_BLOCKS == 0)
 			wal_keep_pace();
 		delete_page(vacuum, &state, empty_pages->blocks[empty_pages->count - 1]);
@@ -283,10 +284,12 @@ siblings_agree(TableVacuum *vacuum, BTVacState *state, BlockNumber left, BlockNu
 	walk.steps = 0;
 	while (!found && here != P_NONE)
 	{
-		Buffer		buffer = lock_page(vacuum, state, here, BUFFER_LOCK_SHARE);
+		Buffer		buffer;
 		BTPageOpaque opaque;
 		BlockNumber next;
 
+		failsafe_notice(vacuum);
+		buffer = lock_page(vacuum, state, here, BUFFER_LOCK_SHARE);
 		_bt_checkpage(index, buffer);
 		opaque = BTPageGetOpaque(BufferGetPage(buffer));
 		next = P_ISDELETED(opaque) ? P_NONE : opaque->btpo_next;

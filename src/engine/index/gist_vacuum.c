@@ -409,6 +409,7 @@ gist_delete_pages(TableVacuum *vacuum, int number, bool wait)
 			BlockNumber blkno = word * WORD_BITS + pg_rightmost_one_pos32(bits);
 
 			delay_point();
+			failsafe_notice(vacuum);
 			wal_keep_pace();
 			go_on = delete_children(vacuum, number, blkno, wait, &stats);
 			if (go_on)
@@ -744,6 +745,7 @@ delete_children(TableVacuum *vacuum, int number, BlockNumber blkno, bool wait,
 		Buffer		leaf;
 
 		delay_point();
+		failsafe_notice(vacuum);
 		DEBUG_POINT("gist-page-deletion");
 		go_on = wait || !guards_hold_is_due();
 		if (!go_on)

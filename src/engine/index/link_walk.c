@@ -6,10 +6,17 @@
  *
  * While VACUUM has its lock on a table, nobody else deletes pages of its indexes.
  * So a walk along links of one kind, say to the right or down, comes to no page
- * twice, and ends after as many steps as the index has blocks.  More steps
- * mean that links lead in a circle, as they may when a page has been written to
- * another one's place.  The server doesn't count; its own walks are in another
- * order, or along other links, and so may end where ours would not.
+ * twice, and ends after as many steps as the index has blocks.  If it does come to
+ * a page twice, or takes more steps, links lead in a circle, as they may when a page has
+ * been written to another one's place.  The server doesn't look; its own walks are in
+ * another order, or along other links, and so may end where ours would not.
+ *
+ * A process that is in a circle may have pages locked, and can't be cancelled.  So it
+ * is not to go around for as many steps as a large index has blocks.  After the
+ * first, second, fourth, eighth step and so on the walk marks where it is.  At some mark it
+ * is in the circle, and the next mark is as far away as this one is from the
+ * beginning.  So it comes to a mark again before it has taken three times as many steps as
+ * lead into the circle and around it (Brent's algorithm).
  *
  * Some walks end by themselves: a btree's duties, as each visit clears the cycle ID,
  * and walks in GiST and SP-GiST indexes, which remember where they have been.
@@ -30,11 +37,13 @@
  *		Count a step.
  *
  * A page that links to itself is found out at once: the caller may have it locked.
+ * A walk that begins anew sets steps to 0.
  */
 bool
 link_walk_step(LinkWalk *walk, BlockNumber from, BlockNumber to, int elevel)
 {
 	bool		is_beyond;
+	bool		is_circle = from == to;
 
 	Assert(walk->index != NULL);
 	Assert(elevel == LOG || elevel == ERROR);
@@ -44,7 +53,11 @@ link_walk_step(LinkWalk *walk, BlockNumber from, BlockNumber to, int elevel)
 	if (to >= walk->nblocks || walk->steps > walk->nblocks)
 		walk->nblocks = RelationGetNumberOfBlocks(walk->index); /* it may have grown */
 	is_beyond = to >= walk->nblocks;
-	if (likely(!is_beyond && from != to && walk->steps <= walk->nblocks))
+	if ((walk->steps & (walk->steps - 1)) == 0)
+		walk->mark = to;
+	else
+		is_circle |= to == walk->mark;
+	if (likely(!is_beyond && !is_circle && walk->steps <= walk->nblocks))
 		return true;
 
 	ereport(elevel,

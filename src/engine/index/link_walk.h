@@ -19,6 +19,7 @@ typedef struct LinkWalk
 	Relation	index;
 	uint32		steps;
 	BlockNumber nblocks;		/* of the index, as far as is known */
+	BlockNumber mark;			/* where an earlier step has led to */
 } LinkWalk;
 
 /*
