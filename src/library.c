@@ -25,6 +25,7 @@
 #include <dlfcn.h>
 
 #include "fmgr.h"
+#include "utils/guc.h"
 #include "utils/memutils.h"
 
 #include "library.h"
@@ -76,6 +77,29 @@ library_worker(const char *type, const char *function)
 	strlcpy(worker.bgw_type, type, sizeof(worker.bgw_type));
 	strlcpy(worker.bgw_name, type, sizeof(worker.bgw_name));
 	return worker;
+}
+
+/*
+ * library_worker_settings -- see library.h.
+ *
+ * As autovacuum's processes do, and no other role: a database may have one for each session.
+ */
+void
+library_worker_settings(void)
+{
+	static const char *const settings[][2] = {
+		{"role", "none"}, {"search_path", "pg_catalog, pg_temp"},
+		{"zero_damaged_pages", "false"},
+		{"statement_timeout", "0"}, {"transaction_timeout", "0"}, {"lock_timeout", "0"},
+		{"idle_in_transaction_session_timeout", "0"},
+		{"synchronous_commit", "local"},
+		{"default_transaction_isolation", "read committed"},
+		{"default_transaction_read_only", "off"}, {"default_transaction_deferrable", "off"},
+	};
+
+	Assert(AmBackgroundWorkerProcess());
+	for (int i = 0; i < lengthof(settings); i++)
+		SetConfigOption(settings[i][0], settings[i][1], PGC_SUSET, PGC_S_OVERRIDE);
 }
 
 /* refuse_without_preloading -- see library.h. */

@@ -25,6 +25,12 @@ extern const char *library_path(void);
 extern BackgroundWorker library_worker(const char *type, const char *function);
 
 /*
+ * For a worker of the kind, when it is connected: set what settings of the file, a role or
+ * the database must not change.
+ */
+extern void library_worker_settings(void);
+
+/*
  * Raise an error if the library wasn't preloaded.  Each function that SQL calls, and
  * each entry of a worker, begins with that.
  */

@@ -110,6 +110,7 @@ pg_cyclone_compaction_launcher(Datum arg)
 		proc_exit(0);
 	before_shmem_exit(leave, (Datum) 0);
 	BackgroundWorkerInitializeConnection(NULL, NULL, 0);
+	library_worker_settings();
 
 	context = AllocSetContextCreate(TopMemoryContext, "Compaction launcher", ALLOCSET_DEFAULT_SIZES);
 	if (wait_event == 0)

@@ -121,7 +121,6 @@ static MemoryContext visit_context;
 
 static bool take_slot(int number, Oid *database);
 static void leave_slot(int code, Datum arg);
-static void prepare_session(void);
 static void visit(void);
 static bool is_wanted(void);
 static void begin(void);
@@ -168,7 +167,7 @@ pg_cyclone_compaction_worker(Datum arg)
 		proc_exit(0);
 	BackgroundWorkerInitializeConnectionByOid(database, InvalidOid, 0);
 	visit_context = AllocSetContextCreate(TopMemoryContext, "Compaction worker", ALLOCSET_DEFAULT_SIZES);
-	prepare_session();
+	library_worker_settings();
 	visit();
 	proc_exit(0);
 }
@@ -214,25 +213,6 @@ leave_slot(int code, Datum arg)
 	slot->launched = 0;
 	slot->database = slot->relid = InvalidOid;
 	LWLockRelease(compaction_shared->lock);
-}
-
-/*
- * prepare_session
- *		Set what the settings of a role or the database must not change.
- */
-static void
-prepare_session(void)
-{
-	static const char *const settings[][2] = {
-		{"role", "none"}, {"search_path", "pg_catalog, pg_temp"}, {"zero_damaged_pages", "false"}, {"statement_timeout", "0"},
-		{"transaction_timeout", "0"}, {"lock_timeout", "0"},
-		{"idle_in_transaction_session_timeout", "0"},
-		{"synchronous_commit", "local"}, {"default_transaction_isolation", "read committed"},
-		{"default_transaction_read_only", "off"}, {"default_transaction_deferrable", "off"},
-	};
-
-	for (int i = 0; i < lengthof(settings); i++)
-		SetConfigOption(settings[i][0], settings[i][1], PGC_SUSET, PGC_S_OVERRIDE);
 }
 
 /* visit -- sample and compact the tables of this database, as far as is due. */

@@ -37,7 +37,6 @@
 #include "storage/ipc.h"
 #include "storage/lmgr.h"
 #include "tcop/tcopprot.h"
-#include "utils/guc.h"
 #include "utils/lsyscache.h"
 #include "utils/memutils.h"
 #include "utils/relcache.h"
@@ -87,7 +86,6 @@ static Leftover watched = {0};
 static bool has_owner(Oid copy);
 static void start_at_exit(int code, Datum arg);
 static LOCKTAG copy_tag(Oid copy);
-static void prepare_session(void);
 static bool make_own(const Leftover *leftover);
 static bool look(Cleaning *cleaning);
 static bool is_there(const Leftover *leftover);
@@ -219,7 +217,7 @@ pg_cyclone_copy_cleaner_main(Datum arg)
 	pqsignal(SIGTERM, die);
 	BackgroundWorkerUnblockSignals();
 	BackgroundWorkerInitializeConnectionByOid(leftover->database, InvalidOid, BGWORKER_BYPASS_ALLOWCONN);
-	prepare_session();
+	library_worker_settings();
 	DEBUG_POINT("copy-cleaner");
 	if (!make_own(leftover))
 		return;
@@ -245,20 +243,6 @@ pg_cyclone_copy_cleaner_main(Datum arg)
 						leftover->copy, leftover->database),
 				 errdetail("Transactions that have used the table have not ended within cyclone.index_wait."),
 				 errhint("The next VACUUM (FULL INPLACE) of the table drops it, and so does DROP INDEX.")));
-}
-
-/* prepare_session -- set what settings of the database must not change. */
-static void
-prepare_session(void)
-{
-	static const char *const settings[][2] = {
-		{"transaction_timeout", "0"}, {"synchronous_commit", "local"},
-		{"default_transaction_isolation", "read committed"},
-		{"default_transaction_read_only", "off"}, {"default_transaction_deferrable", "off"},
-	};
-
-	for (int i = 0; i < lengthof(settings); i++)
-		SetConfigOption(settings[i][0], settings[i][1], PGC_SUSET, PGC_S_OVERRIDE);
 }
 
 /*

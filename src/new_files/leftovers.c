@@ -463,6 +463,7 @@ pg_cyclone_leftovers_main(Datum arg)
 	BackgroundWorkerUnblockSignals();
 	BackgroundWorkerInitializeConnectionByOid(database, InvalidOid,
 											  BGWORKER_BYPASS_ALLOWCONN);
+	library_worker_settings();
 	if (OidIsValid(database))
 		clean_database();
 	else
@@ -570,6 +571,7 @@ clean_database(void)
 	ListCell   *cell;
 
 	StartTransactionCommand();
+	DEBUG_POINT("leftovers-clean");
 	MemoryContextSwitchTo(context);
 	foreach(cell, journal_list())
 	{

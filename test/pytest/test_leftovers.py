@@ -4,6 +4,7 @@ removed that belongs to anything."""
 import os
 import shutil
 import signal
+import time
 from pathlib import Path
 
 import psycopg
@@ -249,6 +250,33 @@ def test_without_a_free_worker_files_remain_until_there_is_one(new_cluster):
     wait_for_cleaning(cluster)
     with cluster.connect(TEMPLATE) as conn:
         assert_sound(cluster, conn, before)
+
+
+def test_a_database_s_timeout_does_not_keep_its_files(new_cluster):
+    """A prepared transaction has the lock for which VACUUM FULL, and after the crash the worker, waits longer than that."""
+    cluster = new_cluster()
+    with cluster.connect(TEMPLATE) as conn:
+        before = make_table(cluster, conn)
+        conn.execute(f"ALTER DATABASE {TEMPLATE} SET cyclone.debug_point = 'leftovers-clean:worker:wait'")
+        conn.execute(f"ALTER DATABASE {TEMPLATE} SET transaction_timeout = '200ms'")
+        conn.execute("BEGIN")
+        conn.execute("SELECT pg_advisory_xact_lock(51966)")
+        conn.execute("PREPARE TRANSACTION 'gate'")
+        vacuum = Background(cluster, TEMPLATE, FULL, {**SETTINGS, "transaction_timeout": 0})
+        waiting = "SELECT FROM pg_locks WHERE locktype = 'advisory' AND NOT granted"
+        wait_until(lambda: conn.execute(waiting).fetchall(), "the building of an index")
+    cluster.crash()
+    assert isinstance(vacuum.wait(), psycopg.OperationalError)
+    cluster.start()
+    with cluster.connect(TEMPLATE) as conn:
+        wait_until(lambda: conn.execute(waiting).fetchall(), "the worker")
+        time.sleep(0.5)
+        conn.execute("ROLLBACK PREPARED 'gate'")
+        conn.execute(f"ALTER DATABASE {TEMPLATE} RESET ALL")
+    wait_for_cleaning(cluster)
+    with cluster.connect(TEMPLATE) as conn:
+        assert_sound(cluster, conn, before)
+    assert "transaction timeout" not in cluster.log
 
 
 @pytest.mark.parametrize("end", ["commit", "rollback"])
