@@ -103,6 +103,7 @@ typedef struct Reading
 	pg_prng_state *prng;
 	const BloatEstimate *heap;	/* of its table, if it is an index */
 	bool		size_only;
+	bool		all_kinds;
 	BloatEstimate *estimate;
 } Reading;
 
@@ -113,6 +114,8 @@ typedef struct BloatReport
 	uint32		most_pages;
 	pg_prng_state prng;
 	bool		in_place;		/* can VACUUM (FULL INPLACE) compact it? */
+	bool		all_kinds;		/* estimate all that it builds anew, if
+								 * roughly */
 	List	   *rows;			/* of RelationBloat; the table's is first */
 } BloatReport;
 
@@ -124,6 +127,7 @@ static void seed_by_statement(pg_prng_state *prng, Oid relid);
 static bool can_estimate(Relation rel, int elevel);
 static bool estimate_relation(Reading *reading);
 static void read_relation(void *arg);
+static void read_index_roughly(const Reading *reading);
 static void report_table(BloatReport *report, Oid relid);
 static void report_heap(BloatReport *report, Relation rel);
 static void report_index(BloatReport *report, Oid relid, const RelationBloat *table);
@@ -254,8 +258,9 @@ pg_cyclone_bloat_sample(PG_FUNCTION_ARGS)
 double
 bloat_could_win(Oid relid)
 {
-	BloatReport report = {.wait = false,.most_pages = USUAL_SAMPLE_PAGES};
+	BloatReport report = {.wait = false,.most_pages = USUAL_SAMPLE_PAGES,.all_kinds = true};
 	double		bytes = -1;
+	bool		is_toasts = false;
 
 	Assert(ActiveSnapshotSet());
 
@@ -269,6 +274,10 @@ bloat_could_win(Oid relid)
 
 		if (bytes < 0 && !has_figure)
 			return -1;
+		/* the index of the TOAST table, which is last, isn't built anew */
+		if (is_toasts)
+			break;
+		is_toasts = row->relkind == RELKIND_TOASTVALUE;
 		bytes = Max(bytes, 0) + (has_figure ? (double) inplace_saving(&row->estimate) : 0);
 	}
 	return bytes;
@@ -352,7 +361,7 @@ report_table(BloatReport *report, Oid relid)
 
 	if (can_estimate(rel, report->wait ? ERROR : DEBUG1))
 	{
-		report->in_place = !IsCatalogRelation(rel) &&
+		report->in_place = !IsCatalogRelation(rel) && !RelationIsUsedAsCatalogTable(rel) &&
 			rel->rd_rel->relam == HEAP_TABLE_AM_OID;
 		report_heap(report, rel);
 		if (OidIsValid(rel->rd_rel->reltoastrelid))
@@ -417,6 +426,7 @@ report_index(BloatReport *report, Oid relid, const RelationBloat *table)
 			.prng = &report->prng,
 			.heap = &table->estimate,
 			.size_only = table->is_missing,
+			.all_kinds = report->all_kinds,
 			.estimate = &row->estimate
 	};
 	row->is_missing = !estimate_relation(&reading);
@@ -485,7 +495,25 @@ read_relation(void *arg)
 		btree_bloat(rel, reading->most_pages, reading->prng, reading->heap,
 					reading->estimate);
 	else
+	{
 		reading->estimate->pages = RelationGetNumberOfBlocks(rel);
+		if (reading->all_kinds && index_bloat_is_known(am) && rel->rd_index->indisvalid)
+			read_index_roughly(reading);
+	}
+}
+
+/* read_index_roughly -- how large FULL INPLACE would leave an index that is no btree. */
+static void
+read_index_roughly(const Reading *reading)
+{
+	BloatEstimate *estimate = reading->estimate;
+	double		pages = index_rebuilt_pages(reading->rel, reading->most_pages, reading->prng);
+
+	estimate->known = true;
+	estimate->inplace_pages = estimate->pages;
+	if (pages < estimate->pages * (1 - ROUGHLY_BLOATED_FRACTION) &&
+		!reading->rel->rd_index->indisexclusion)
+		estimate->inplace_pages = pages;
 }
 
 /*

@@ -44,7 +44,8 @@ extern bool bloat_may_be_told(Oid relid);
 /*
  * How many bytes VACUUM (FULL INPLACE) would give back of a table with TOAST table and
  * indexes, by a sample as in the view cyclone.bloat; -1 if the table can't be locked at
- * once, read or compacted.  With an active snapshot; needs no privilege.
+ * once, read or compacted.  Indexes that are no btrees count if index_bloat_is_known.  With
+ * an active snapshot; needs no privilege.
  */
 extern double bloat_could_win(Oid relid);
 
@@ -68,6 +69,9 @@ extern void heap_bloat(Relation rel, uint32 most_pages, pg_prng_state *prng,
  */
 extern void btree_bloat(Relation index, uint32 most_pages, pg_prng_state *prng,
 						const BloatEstimate *heap, BloatEstimate *estimate);
+
+/* Such an index is built anew if this part of it would be won at least. */
+#define ROUGHLY_BLOATED_FRACTION	0.25
 
 /*
  * Does index_rebuilt_pages know indexes of this access method?  It knows no btrees.

@@ -81,7 +81,6 @@
 /* Smaller indexes aren't worth the trouble, nor is less of a gain. */
 #define SMALL_INDEX_PAGES	16
 #define BLOATED_FRACTION	0.04
-#define ROUGHLY_BLOATED_FRACTION	0.25
 
 /* How many pages to look at for that */
 #define SAMPLE_PAGES		1000
