@@ -484,7 +484,7 @@ COMMENT ON COLUMN history_details.datname IS 'Name of the database; null for a s
 COMMENT ON COLUMN history_details.relid IS 'OID of the table or TOAST table';
 COMMENT ON COLUMN history_details.relation IS 'The table or TOAST table; null if it is in another database, or was dropped';
 COMMENT ON COLUMN history_details.relation_name IS 'Its name at the time, with its schema';
-COMMENT ON COLUMN history_details.started_by IS 'How it was started: by a "command" or by "autovacuum"';
+COMMENT ON COLUMN history_details.started_by IS 'How it was started: by a "command", by "autovacuum" or by "compaction"';
 COMMENT ON COLUMN history_details.run_by IS '"engine" or, in autovacuum, "server": it was left to PostgreSQL''s own VACUUM, of which only times, pages and WAL are known';
 COMMENT ON COLUMN history_details.usesysid IS 'OID of the command''s user; null in autovacuum';
 COMMENT ON COLUMN history_details.usename IS 'Name of the command''s user';

@@ -171,7 +171,7 @@ run_counts(const ProgressRow *leader, const HistoryRow *row)
 	return row->relid == leader->run_relid &&
 		(row->database == leader->database || !OidIsValid(row->database)) &&
 		row->kind == leader->run_kind &&
-		row->is_autovacuum == leader->run_is_autovacuum &&
+		(row->started_by == HISTORY_AUTOVACUUM) == leader->run_is_autovacuum &&
 		row->outcome == HISTORY_DONE && row->has_figures &&
 		history_is_visible(row->user_id);
 }

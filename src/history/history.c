@@ -56,6 +56,7 @@
 
 static HistoryRow run;
 static bool is_running = false;
+static bool is_compaction = false;
 static WalUsage wal_before;
 
 /* for the texts of an error, until its message is copied */
@@ -84,6 +85,13 @@ bool
 history_is_kept(void)
 {
 	return history_rows_are_kept();
+}
+
+/* history_started_by_compaction -- runs of this process are. */
+void
+history_started_by_compaction(void)
+{
+	is_compaction = true;
 }
 
 /*
@@ -117,9 +125,10 @@ history_begin(HistoryKind kind, Relation rel, const VacuumParams *params)
 	run.database = rel->rd_rel->relisshared ? InvalidOid : MyDatabaseId;
 	run.relid = RelationGetRelid(rel);
 	run.pid = MyProcPid;
-	run.is_autovacuum = AmAutoVacuumWorkerProcess();
+	run.started_by = AmAutoVacuumWorkerProcess() ? HISTORY_AUTOVACUUM :
+		is_compaction ? HISTORY_COMPACTION : HISTORY_COMMAND;
 	run.is_wraparound = params->is_wraparound;
-	if (!run.is_autovacuum)
+	if (run.started_by != HISTORY_AUTOVACUUM)
 	{
 		run.user_id = GetSessionUserId();
 		describe_options(params);

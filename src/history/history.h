@@ -28,6 +28,14 @@ typedef enum HistoryKind
 /* Most phases that a kind has; in the order of phase_names in history_view.c */
 #define HISTORY_PHASES	6
 
+/* What has started a run; in the order of starter_names in history_view.c */
+typedef enum HistoryStarter
+{
+	HISTORY_COMMAND,
+	HISTORY_AUTOVACUUM,
+	HISTORY_COMPACTION,
+} HistoryStarter;
+
 /* The results of a run; numbers are -1 if they aren't known */
 typedef struct HistoryFigures
 {
@@ -49,10 +57,11 @@ typedef struct HistoryFigures
 
 /*
  * history_init has warnings watched, and is called while the library is preloaded.  Any
- * process may ask whether there is a history at all.
+ * process may ask whether there is a history at all.  A worker of compaction says so once.
  */
 extern void history_init(void);
 extern bool history_is_kept(void);
+extern void history_started_by_compaction(void);
 
 /*
  * A run, in the process that leads it; a process has one run at a time.  history_begin

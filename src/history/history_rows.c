@@ -198,7 +198,8 @@ history_rows_add(HistoryRow *row)
 	int			error;
 
 	Assert(shared != NULL);
-	Assert(row->kind <= HISTORY_REPACK && row->outcome <= HISTORY_FAILED);
+	Assert(row->kind <= HISTORY_REPACK && row->outcome <= HISTORY_FAILED &&
+		   row->started_by <= HISTORY_COMPACTION);
 	Assert(!LWLockHeldByMe(file_lock) && !LWLockHeldByMe(rows_lock));
 
 	LWLockAcquire(file_lock, LW_EXCLUSIVE);
@@ -271,7 +272,7 @@ history_rows_last_autovacuum(Oid database, Oid relid, double *seconds)
 	{
 		const HistoryRow *row = &slots[slot].row;
 
-		if (!row->is_autovacuum || row->outcome != HISTORY_DONE)
+		if (row->started_by != HISTORY_AUTOVACUUM || row->outcome != HISTORY_DONE)
 			continue;
 		*seconds = (double) (row->end - row->start) / USECS_PER_SEC;
 		is_known = true;

@@ -38,7 +38,7 @@ typedef struct HistoryRow
 	TimestampTz end;
 	uint8		kind;			/* HistoryKind */
 	uint8		outcome;		/* HistoryOutcome */
-	bool		is_autovacuum;
+	uint8		started_by;		/* HistoryStarter */
 	bool		is_wraparound;
 	bool		is_aggressive;
 	bool		has_figures;

@@ -40,6 +40,8 @@ typedef struct RowMaker
 } RowMaker;
 
 /* in the order of HistoryKind */
+static const char *const starter_names[] = {"command", "autovacuum", "compaction"};
+
 static const char *const operation_names[] = {
 	"VACUUM", "VACUUM", "FULL REWRITE", "FULL INPLACE", "REPACK",
 };
@@ -157,7 +159,7 @@ add_identity(RowMaker *maker, const HistoryRow *row)
 	add(maker, ObjectIdGetDatum(row->relid));
 	add_text(maker, name);
 	pfree(name);
-	add_text(maker, row->is_autovacuum ? "autovacuum" : "command");
+	add_text(maker, starter_names[row->started_by]);
 	add_text(maker, operation_names[row->kind]);
 	add_text(maker, row->options);
 	add_text(maker, row->kind == HISTORY_SERVERS_VACUUM ? "server" : "engine");
