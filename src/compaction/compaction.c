@@ -14,7 +14,13 @@
  * settings change.  The first process that commits a transaction finds that the
  * launcher is missing, and registers it (start_when_due).  PostgreSQL's own launchers
  * commit transactions, so that takes no longer than autovacuum_naptime.  While
- * compaction is off it costs a look at the setting, and no place for a worker.
+ * compaction is off it costs a look at the setting and at the number of workers, and no
+ * place for a worker.  If there still is one, as it was switched off when the launcher
+ * had died, a launcher comes to stop it.
+ *
+ * The WAL of the day is in a file, too, so that a restart doesn't allow as much again.  It
+ * need not survive a loss of power, so it isn't synced.  What a run wrote that a crash has
+ * cut off isn't counted; its table waits.
  *
  * No session is kept waiting.  A statement that drops, renames or copies a database
  * would find the worker in it, so the utility hook ends that first
@@ -26,7 +32,9 @@
  */
 #include "postgres.h"
 
+#include <fcntl.h>
 #include <signal.h>
+#include <unistd.h>
 
 #include "access/xact.h"
 #include "access/xlog.h"
@@ -34,9 +42,11 @@
 #include "catalog/pg_database.h"
 #include "commands/dbcommands.h"
 #include "common/controldata_utils.h"
+#include "common/file_perm.h"
 #include "miscadmin.h"
 #include "nodes/parsenodes.h"
 #include "postmaster/bgworker.h"
+#include "storage/fd.h"
 #include "storage/ipc.h"
 #include "storage/shmem.h"
 #include "utils/acl.h"
@@ -44,6 +54,7 @@
 
 #include "compaction/compaction.h"
 #include "library.h"
+#include "own_files.h"
 #include "scope.h"
 
 #define TRANCHE		"pg_cyclone_compaction"
@@ -51,9 +62,21 @@
 /* If the launcher couldn't be started, or died, the next try comes after this time. */
 #define RETRY_MS	60000
 
+#define WAL_PATH	OWN_FOLDER "/compaction"
+
+/* The WAL of the day, on disk */
+typedef struct WalNote
+{
+	TimestampTz since;
+	uint64		bytes;
+	pg_crc32c	crc;
+} WalNote;
+
 CompactionShared *compaction_shared = NULL;
 
 static bool server_was_shut_down(void);
+static void read_wal(void);
+static void begin_day_when_due(void);
 static void start_when_due(XactEvent event, void *arg);
 static bool start_launcher(void);
 static const char *defines(List *options, const char *option);
@@ -89,9 +112,11 @@ compaction_shmem_init(void)
 	{
 		memset(compaction_shared, 0, sizeof(*compaction_shared));
 		pg_atomic_init_u32(&compaction_shared->has_launcher, 0);
+		pg_atomic_init_u32(&compaction_shared->workers, 0);
 		pg_atomic_init_u64(&compaction_shared->launch_at, 0);
 		compaction_shared->lock = &GetNamedLWLockTranche(TRANCHE)->lock;
 		compaction_shared->was_shut_down = server_was_shut_down();
+		read_wal();
 	}
 }
 
@@ -113,7 +138,8 @@ server_was_shut_down(void)
 
 /*
  * start_when_due
- *		The transaction callback: start the launcher, if there should be one.
+ *		The transaction callback: start the launcher, if there should be one, or if there is
+ *		a worker to be stopped.
  *
  * The transaction has committed, so an error would be a PANIC.  There is none, as in
  * leftovers.c: the worker's description is as it must be, no handle is wanted, which
@@ -125,7 +151,8 @@ start_when_due(XactEvent event, void *arg)
 	TimestampTz now;
 	uint64		due;
 
-	if (likely(!cyclone_compaction) || event != XACT_EVENT_COMMIT || compaction_shared == NULL ||
+	if (event != XACT_EVENT_COMMIT || compaction_shared == NULL ||
+		(!cyclone_compaction && pg_atomic_read_u32(&compaction_shared->workers) == 0) ||
 		pg_atomic_read_u32(&compaction_shared->has_launcher) != 0 ||
 		!IsUnderPostmaster || IsBinaryUpgrade || RecoveryInProgress())
 		return;
@@ -272,7 +299,6 @@ compaction_wall_clock(pg_time_t moment)
 double
 compaction_wal_left(void)
 {
-	TimestampTz now = GetCurrentTimestamp();
 	uint64		written;
 
 	Assert(!LWLockHeldByMe(compaction_shared->lock));
@@ -280,12 +306,68 @@ compaction_wal_left(void)
 	if (cyclone_compaction_max_wal < 0)
 		return -1;
 	LWLockAcquire(compaction_shared->lock, LW_EXCLUSIVE);
+	begin_day_when_due();
+	written = compaction_shared->wal_bytes;
+	LWLockRelease(compaction_shared->lock);
+	return Max(cyclone_compaction_max_wal * 1024.0 * 1024.0 - (double) written, 0);
+}
+
+/*
+ * compaction_wal_add
+ *		Count WAL that was written, and note it on disk.  If that fails a restart of the server
+ *		forgets it, and no more is to be done about it: no error.
+ */
+void
+compaction_wal_add(uint64 bytes)
+{
+	WalNote		note = {0};
+	int			fd;
+
+	Assert(LWLockHeldByMeInMode(compaction_shared->lock, LW_EXCLUSIVE));
+
+	if (bytes == 0)
+		return;
+	begin_day_when_due();
+	compaction_shared->wal_bytes += bytes;
+	note.since = compaction_shared->wal_since;
+	note.bytes = compaction_shared->wal_bytes;
+	own_record_seal(&note, offsetof(WalNote, crc));
+	(void) MakePGDirectory(OWN_FOLDER);
+	fd = open(WAL_PATH, O_WRONLY | O_CREAT | O_CLOEXEC | PG_BINARY, pg_file_create_mode);
+	if (fd < 0 || !own_file_write(fd, &note, sizeof(note), 0))
+		ereport(LOG,
+				(errcode_for_file_access(),
+				 errmsg("could not write file \"%s\": %m", WAL_PATH)));
+	if (fd >= 0)
+		close(fd);
+}
+
+/* read_wal -- what was noted, before any other process exists. */
+static void
+read_wal(void)
+{
+	WalNote		note;
+	int			fd = open(WAL_PATH, O_RDONLY | O_CLOEXEC | PG_BINARY);
+
+	if (fd < 0)
+		return;
+	if (read(fd, &note, sizeof(note)) == sizeof(note) && own_record_is_whole(&note, offsetof(WalNote, crc)))
+	{
+		compaction_shared->wal_since = note.since;
+		compaction_shared->wal_bytes = note.bytes;
+	}
+	close(fd);
+}
+
+/* begin_day_when_due -- the day is 24 hours from its first look on.  Under the lock. */
+static void
+begin_day_when_due(void)
+{
+	TimestampTz now = GetCurrentTimestamp();
+
 	if (compaction_is_over(compaction_shared->wal_since, now, USECS_PER_DAY / 1000))
 	{
 		compaction_shared->wal_since = now;
 		compaction_shared->wal_bytes = 0;
 	}
-	written = compaction_shared->wal_bytes;
-	LWLockRelease(compaction_shared->lock);
-	return Max(cyclone_compaction_max_wal * 1024.0 * 1024.0 - (double) written, 0);
 }

@@ -42,6 +42,7 @@ typedef struct CompactionSlot
 typedef struct CompactionShared
 {
 	pg_atomic_uint32 has_launcher;
+	pg_atomic_uint32 workers;	/* that have a slot */
 	pg_atomic_uint64 launch_at; /* no launcher is started before that time */
 	LWLock	   *lock;
 	bool		was_shut_down;	/* the server, before it was started; else it
@@ -76,11 +77,12 @@ extern void compaction_make_way(Node *stmt);
 
 /*
  * For workers and the view.  compaction_wal_left may begin a new day for all processes;
- * it takes the lock.
+ * it takes the lock, under which compaction_wal_add must be called.
  */
 extern bool compaction_has_database(const char *name);
 extern int	compaction_wall_clock(pg_time_t moment);
 extern double compaction_wal_left(void);
+extern void compaction_wal_add(uint64 bytes);
 
 /*
  * compaction_is_over

@@ -21,10 +21,8 @@
  * those for which autovacuum leaves a table, or all, to PostgreSQL (running_notes.c).
  * A run that the server's shutdown has ended is one that was stopped.
  *
- * The worker has all rights, so it uses no object in schema cyclone that isn't the
- * extension's: each of its transactions locks those that it uses, and looks.  While
- * VACUUM works, or pages are read for a sample, none of them is locked, so the extension
- * can be dropped or updated at any time.
+ * While VACUUM works, or pages are read for a sample, none of the extension's objects is
+ * locked (objects.c), so the extension can be dropped or updated at any time.
  *
  * Portions Copyright (c) 2026, the pg_cyclone developers
  *
@@ -34,14 +32,12 @@
 
 #include <signal.h>
 
+#include "access/htup_details.h"
 #include "access/relation.h"
 #include "access/xact.h"
-#include "catalog/dependency.h"
-#include "catalog/namespace.h"
 #include "catalog/pg_am_d.h"
 #include "catalog/pg_class.h"
 #include "catalog/pg_type_d.h"
-#include "commands/extension.h"
 #include "executor/instrument.h"
 #include "executor/spi.h"
 #include "miscadmin.h"
@@ -51,7 +47,6 @@
 #include "postmaster/bgworker.h"
 #include "postmaster/interrupt.h"
 #include "storage/ipc.h"
-#include "storage/latch.h"
 #include "storage/lmgr.h"
 #include "storage/proc.h"
 #include "tcop/tcopprot.h"
@@ -64,14 +59,16 @@
 #include "utils/memutils.h"
 #include "utils/portal.h"
 #include "utils/snapmgr.h"
+#include "utils/syscache.h"
 #include "utils/timestamp.h"
-#include "utils/wait_event.h"
 
 #include "autovacuum/running_notes.h"
 #include "bloat/bloat.h"
 #include "compaction/compaction.h"
 #include "compaction/decision.h"
+#include "compaction/objects.h"
 #include "debug_point.h"
+#include "history/history.h"
 #include "inplace/table_inplace.h"
 #include "library.h"
 #include "scope.h"
@@ -79,10 +76,6 @@
 
 /* The most tables that are sampled in a visit */
 #define MAX_SAMPLES		20
-
-/* How often, and in which steps, the worker tries to lock the extension's objects */
-#define LOCK_TRIES		50
-#define LOCK_PAUSE_MS	100
 
 /* A table that is sampled or due */
 typedef struct Table
@@ -118,16 +111,12 @@ PGDLLEXPORT void pg_cyclone_compaction_worker(Datum arg);
 
 static CompactionSlot *slot;
 static MemoryContext visit_context;
+static WalUsage wal_counted;	/* up to here */
 
 static bool take_slot(int number, Oid *database);
 static void leave_slot(int code, Datum arg);
 static void visit(void);
 static bool is_wanted(void);
-static void begin(void);
-static bool lock_objects(bool *are_there);
-static Oid	object_of(const char *name);
-static void end(void);
-static void run_sql(const char *sql, int nargs, Oid *types, Datum *values, const char *nulls);
 static void tidy_up(void);
 static List *tables_to_sample(bool *is_any_due);
 static void sample_table(Table *table);
@@ -139,12 +128,14 @@ static void read_hours(Table *table, HeapTuple row, TupleDesc desc, int hours, i
 static double double_of(HeapTuple row, TupleDesc desc, int column, double otherwise);
 static void compact_table(Table *table);
 static void prepare_run(Table *table);
+static bool lock_table(Oid relid);
 static const char *why_not_possible(Oid relid);
 static void run(Table *table, void (*routine) (Table *), RunResult *result);
 static void measure(const Table *table, TimestampTz start, const WalUsage *before, RunResult *result);
 static void run_vacuum(Table *table);
 static void at_table(const Table *table);
 static bool at_no_table(void);
+static void count_wal(void);
 static int64 size_of(Oid relid);
 static void note_begin(const Table *table);
 static void note_end(const Table *table, const RunResult *result);
@@ -168,6 +159,8 @@ pg_cyclone_compaction_worker(Datum arg)
 	BackgroundWorkerInitializeConnectionByOid(database, InvalidOid, 0);
 	visit_context = AllocSetContextCreate(TopMemoryContext, "Compaction worker", ALLOCSET_DEFAULT_SIZES);
 	library_worker_settings();
+	objects_init();
+	history_started_by_compaction();
 	visit();
 	proc_exit(0);
 }
@@ -190,6 +183,7 @@ take_slot(int number, Oid *database)
 	{
 		slot->pid = MyProcPid;
 		slot->relid = InvalidOid;
+		pg_atomic_fetch_add_u32(&compaction_shared->workers, 1);
 	}
 	else if (slot->pid == 0)
 	{
@@ -209,9 +203,12 @@ leave_slot(int code, Datum arg)
 {
 	LWLockAcquire(compaction_shared->lock, LW_EXCLUSIVE);
 	Assert(slot->pid == MyProcPid);
+	if (OidIsValid(slot->relid))
+		count_wal();
 	slot->pid = 0;
 	slot->launched = 0;
 	slot->database = slot->relid = InvalidOid;
+	pg_atomic_fetch_sub_u32(&compaction_shared->workers, 1);
 	LWLockRelease(compaction_shared->lock);
 }
 
@@ -256,116 +253,6 @@ is_wanted(void)
 }
 
 /*
- * begin
- *		A transaction with a snapshot, for statements on the extension's objects, which it
- *		locks.  If they are gone, or another session keeps them locked, the process ends.
- */
-static void
-begin(void)
-{
-	bool		are_there;
-
-	Assert(!IsTransactionState());
-
-	for (int i = 0;; i++)
-	{
-		SetCurrentStatementStartTimestamp();
-		StartTransactionCommand();
-		if (lock_objects(&are_there))
-			break;
-		CommitTransactionCommand();
-		MemoryContextSwitchTo(visit_context);
-		if (!are_there || i == LOCK_TRIES)
-			proc_exit(0);
-		(void) WaitLatch(MyLatch, WL_LATCH_SET | WL_TIMEOUT | WL_EXIT_ON_PM_DEATH, LOCK_PAUSE_MS,
-						 PG_WAIT_EXTENSION);
-		ResetLatch(MyLatch);
-		CHECK_FOR_INTERRUPTS();
-	}
-	SPI_connect();
-	PushActiveSnapshot(GetTransactionSnapshot());
-}
-
-/*
- * lock_objects
- *		Lock the objects that the statements name, without waiting; false if that can't
- *		be done, or they aren't there, or aren't the extension's.
- *
- * Without the locks a role could put objects of its own in their place when the extension
- * is dropped, between our look and our statement, and their functions would have all
- * rights.
- */
-static bool
-lock_objects(bool *are_there)
-{
-	static const struct
-	{
-		const char *name;
-		LOCKMODE	mode;
-	}			objects[] =
-
-	{
-		{"compaction_details", AccessShareLock},
-		{"compaction_state", RowExclusiveLock},
-		{"compaction_policies", RowExclusiveLock},
-	};
-
-	*are_there = true;
-	for (int i = 0; i < lengthof(objects); i++)
-	{
-		Oid			relid = object_of(objects[i].name);
-
-		if (OidIsValid(relid) && !ConditionalLockRelationOid(relid, objects[i].mode))
-			return false;
-		/* it may have been another one's until we had the lock */
-		if (!OidIsValid(relid) || object_of(objects[i].name) != relid)
-		{
-			*are_there = false;
-			return false;
-		}
-	}
-	return true;
-}
-
-/* object_of -- the relation of this name that belongs to the extension; invalid if there is none. */
-static Oid
-object_of(const char *name)
-{
-	Oid			schema = get_namespace_oid("cyclone", true);
-	Oid			extension = get_extension_oid("pg_cyclone", true);
-	Oid			relid = OidIsValid(schema) ? get_relname_relid(name, schema) : InvalidOid;
-
-	return OidIsValid(relid) && OidIsValid(extension) &&
-		getExtensionOfObject(RelationRelationId, relid) == extension ? relid : InvalidOid;
-}
-
-/* end -- commit it. */
-static void
-end(void)
-{
-	Assert(IsTransactionState());
-	SPI_finish();
-	PopActiveSnapshot();
-	CommitTransactionCommand();
-	pgstat_report_stat(true);
-	pgstat_report_activity(STATE_IDLE, NULL);
-}
-
-/* run_sql -- run a statement, in such a transaction. */
-static void
-run_sql(const char *sql, int nargs, Oid *types, Datum *values, const char *nulls)
-{
-	int			code;
-
-	Assert(IsTransactionState() && ActiveSnapshotSet());
-
-	pgstat_report_activity(STATE_RUNNING, sql);
-	code = SPI_execute_with_args(sql, nargs, types, values, nulls, false, 0);
-	if (code < 0)
-		elog(ERROR, "statement \"%s\" failed: %s", sql, SPI_result_code_string(code));
-}
-
-/*
  * tidy_up
  *		Forget dropped tables, and note how runs have ended that have not said so, as we are
  *		alone here: they were stopped by a shutdown of the server, or else killed.
@@ -376,28 +263,28 @@ tidy_up(void)
 	Oid			types[] = {BOOLOID};
 	Datum		values[] = {BoolGetDatum(compaction_shared->was_shut_down)};
 
-	begin();
-	run_sql("DELETE FROM cyclone.compaction_state s"
-			" WHERE NOT EXISTS (SELECT FROM pg_class c WHERE c.oid = s.relid)",
-			0, NULL, NULL, NULL);
-	run_sql("DELETE FROM cyclone.compaction_policies p WHERE p.relation IS NOT NULL"
-			" AND NOT EXISTS (SELECT FROM pg_class c WHERE c.oid = p.relation)",
-			0, NULL, NULL, NULL);
-	run_sql("UPDATE cyclone.compaction_state SET ended_at = now(), began_at = NULL, error = NULL,"
-			" outcome = CASE WHEN $1 AND began_at < pg_postmaster_start_time() THEN 'stopped' ELSE 'killed' END,"
-			" failures = failures + CASE WHEN $1 AND began_at < pg_postmaster_start_time() THEN 0 ELSE 1 END"
-			" WHERE began_at IS NOT NULL",
-			1, types, values, NULL);
+	objects_begin(OBJECTS_SOON_MS);
+	objects_run_sql("DELETE FROM cyclone.compaction_state s"
+					" WHERE NOT EXISTS (SELECT FROM pg_class c WHERE c.oid = s.relid)",
+					0, NULL, NULL, NULL);
+	objects_run_sql("DELETE FROM cyclone.compaction_policies p WHERE p.relation IS NOT NULL"
+					" AND NOT EXISTS (SELECT FROM pg_class c WHERE c.oid = p.relation)",
+					0, NULL, NULL, NULL);
+	objects_run_sql("UPDATE cyclone.compaction_state SET ended_at = now(), began_at = NULL, error = NULL,"
+					" outcome = CASE WHEN $1 AND began_at < pg_postmaster_start_time() THEN 'stopped' ELSE 'killed' END,"
+					" failures = failures + CASE WHEN $1 AND began_at < pg_postmaster_start_time() THEN 0 ELSE 1 END"
+					" WHERE began_at IS NOT NULL",
+					1, types, values, NULL);
 
 	/*
 	 * if the clock was set back, a pause would last for as long as it was
 	 * wrong
 	 */
-	run_sql("UPDATE cyclone.compaction_state SET ended_at = least(ended_at, now()),"
-			" done_at = least(done_at, now()), sampled_at = least(sampled_at, now())"
-			" WHERE greatest(ended_at, done_at, sampled_at) > now() + interval '1 minute'",
-			0, NULL, NULL, NULL);
-	end();
+	objects_run_sql("UPDATE cyclone.compaction_state SET ended_at = least(ended_at, now()),"
+					" done_at = least(done_at, now()), sampled_at = least(sampled_at, now())"
+					" WHERE greatest(ended_at, done_at, sampled_at) > now() + interval '1 minute'",
+					0, NULL, NULL, NULL);
+	objects_end();
 }
 
 /*
@@ -411,10 +298,10 @@ tables_to_sample(bool *is_any_due)
 	List	   *tables = NIL;
 
 	*is_any_due = false;
-	begin();
-	run_sql("SELECT relation::oid, reason = 'due', hours, window_ends FROM cyclone.compaction_details"
-			" WHERE reason IN ('not sampled yet', 'due') ORDER BY size DESC",
-			0, NULL, NULL, NULL);
+	objects_begin(OBJECTS_SOON_MS);
+	objects_run_sql("SELECT relation::oid, reason = 'due', hours, window_ends FROM cyclone.compaction_details"
+					" WHERE reason IN ('not sampled yet', 'due') ORDER BY size DESC",
+					0, NULL, NULL, NULL);
 	for (uint64 i = 0; i < SPI_processed; i++)
 	{
 		HeapTuple	row = SPI_tuptable->vals[i];
@@ -436,7 +323,7 @@ tables_to_sample(bool *is_any_due)
 		}
 		MemoryContextSwitchTo(old);
 	}
-	end();
+	objects_end();
 	return tables;
 }
 
@@ -468,9 +355,9 @@ sample_table(Table *table)
 static void
 prepare_sample(Table *table)
 {
-	begin();
+	objects_begin(OBJECTS_SOON_MS);
 	note_begin(table);
-	end();
+	objects_end();
 }
 
 /* read_sample -- read the pages; without a figure if the table is locked, or can't be read. */
@@ -494,13 +381,13 @@ note_sample(const Table *table)
 	Oid			types[] = {OIDOID, FLOAT8OID};
 	Datum		values[] = {ObjectIdGetDatum(table->relid), Float8GetDatum(table->would_win)};
 
-	begin();
-	run_sql("INSERT INTO cyclone.compaction_state AS s (relid, sampled_at, sampled_size, sampled_changes, would_win)"
-			" SELECT relation, now(), size, changes, CASE WHEN $2 >= 0 THEN $2 END FROM cyclone.compaction_details WHERE relation = $1"
-			" ON CONFLICT (relid) DO UPDATE SET began_at = NULL, sampled_at = excluded.sampled_at, sampled_size = excluded.sampled_size,"
-			" sampled_changes = excluded.sampled_changes, would_win = excluded.would_win",
-			2, types, values, NULL);
-	end();
+	objects_begin(OBJECTS_LATE_MS);
+	objects_run_sql("INSERT INTO cyclone.compaction_state AS s (relid, sampled_at, sampled_size, sampled_changes, would_win)"
+					" SELECT relation, now(), size, changes, CASE WHEN $2 >= 0 THEN $2 END FROM cyclone.compaction_details WHERE relation = $1"
+					" ON CONFLICT (relid) DO UPDATE SET began_at = NULL, sampled_at = excluded.sampled_at, sampled_size = excluded.sampled_size,"
+					" sampled_changes = excluded.sampled_changes, would_win = excluded.would_win",
+					2, types, values, NULL);
+	objects_end();
 }
 
 /* next_due -- the table that is to be compacted next; NULL if none is due. */
@@ -509,16 +396,16 @@ next_due(void)
 {
 	Table	   *table = NULL;
 
-	begin();
-	run_sql("SELECT k.relation::oid, format('%I.%I', n.nspname, c.relname), k.latency_target,"
-			" k.would_win::float8, date_part('epoch', k.cooldown), k.window_ends,"
-			" s.backoff::float8,"
-			" date_part('epoch', now() - s.done_at), k.hours"
-			" FROM cyclone.compaction_details k JOIN pg_class c ON c.oid = k.relation"
-			" JOIN pg_namespace n ON n.oid = c.relnamespace"
-			" LEFT JOIN cyclone.compaction_state s ON s.relid = c.oid"
-			" WHERE k.reason = 'due' ORDER BY k.figure DESC LIMIT 1",
-			0, NULL, NULL, NULL);
+	objects_begin(OBJECTS_SOON_MS);
+	objects_run_sql("SELECT k.relation::oid, format('%I.%I', n.nspname, c.relname), k.latency_target,"
+					" k.would_win::float8, date_part('epoch', k.cooldown), k.window_ends,"
+					" s.backoff::float8,"
+					" date_part('epoch', now() - s.done_at), k.hours"
+					" FROM cyclone.compaction_details k JOIN pg_class c ON c.oid = k.relation"
+					" JOIN pg_namespace n ON n.oid = c.relnamespace"
+					" LEFT JOIN cyclone.compaction_state s ON s.relid = c.oid"
+					" WHERE k.reason = 'due' ORDER BY k.figure DESC LIMIT 1",
+					0, NULL, NULL, NULL);
 	if (SPI_processed > 0)
 	{
 		MemoryContext old = MemoryContextSwitchTo(visit_context);
@@ -537,7 +424,7 @@ next_due(void)
 		read_hours(table, row, desc, 9, 6);
 		MemoryContextSwitchTo(old);
 	}
-	end();
+	objects_end();
 	return table;
 }
 
@@ -607,14 +494,36 @@ static void
 prepare_run(Table *table)
 {
 	table->size = -1;
-	begin();
-	table->is_locked = !ConditionalLockRelationOid(table->relid, ShareUpdateExclusiveLock);
+	objects_begin(OBJECTS_SOON_MS);
+	table->is_locked = !lock_table(table->relid);
 	if (!table->is_locked)
 		table->why_not = why_not_possible(table->relid);
 	if (!table->is_locked && table->why_not == NULL)
 		note_begin(table);
-	end();
+	objects_end();
 	table->size = size_of(table->relid);
+}
+
+/*
+ * lock_table
+ *		Lock a table and its TOAST table, which autovacuum vacuums by itself, without waiting;
+ *		false if that can't be done.  A run without the TOAST table may win next to nothing.
+ */
+static bool
+lock_table(Oid relid)
+{
+	HeapTuple	tuple;
+	Oid			toast = InvalidOid;
+
+	if (!ConditionalLockRelationOid(relid, ShareUpdateExclusiveLock))
+		return false;
+	tuple = SearchSysCache1(RELOID, ObjectIdGetDatum(relid));
+	if (HeapTupleIsValid(tuple))
+	{
+		toast = ((Form_pg_class) GETSTRUCT(tuple))->reltoastrelid;
+		ReleaseSysCache(tuple);
+	}
+	return !OidIsValid(toast) || ConditionalLockRelationOid(toast, ShareUpdateExclusiveLock);
 }
 
 /* why_not_possible -- why the table, which is locked, can't be compacted; NULL if it can. */
@@ -742,6 +651,7 @@ at_table(const Table *table)
 	slot->has_usual_hours = table->has_usual_hours;
 	slot->stopped = false;
 	LWLockRelease(compaction_shared->lock);
+	wal_counted = pgWalUsage;
 }
 
 /* at_no_table -- say that we are at none; returns whether the launcher has stopped us. */
@@ -754,8 +664,19 @@ at_no_table(void)
 	LWLockAcquire(compaction_shared->lock, LW_EXCLUSIVE);
 	slot->relid = InvalidOid;
 	was_stopped = slot->stopped;
+	count_wal();
 	LWLockRelease(compaction_shared->lock);
 	return was_stopped;
+}
+
+/* count_wal -- what was written at a table is the day's.  Under the lock. */
+static void
+count_wal(void)
+{
+	WalUsage	written = {0};
+
+	WalUsageAccumDiff(&written, &pgWalUsage, &wal_counted);
+	compaction_wal_add(written.wal_bytes);
 }
 
 /* measure -- the figures of a run. */
@@ -769,9 +690,6 @@ measure(const Table *table, TimestampTz start, const WalUsage *before, RunResult
 	result->seconds = (double) (GetCurrentTimestamp() - start) / USECS_PER_SEC;
 	WalUsageAccumDiff(&wal, &pgWalUsage, before);
 	result->wal = (int64) wal.wal_bytes;
-	LWLockAcquire(compaction_shared->lock, LW_EXCLUSIVE);
-	compaction_shared->wal_bytes += wal.wal_bytes;
-	LWLockRelease(compaction_shared->lock);
 }
 
 /* size_of -- the total size; -1 if the table is gone or somebody has locked it.  Outside of any transaction. */
@@ -795,9 +713,9 @@ note_begin(const Table *table)
 	Oid			types[] = {OIDOID};
 	Datum		values[] = {ObjectIdGetDatum(table->relid)};
 
-	run_sql("INSERT INTO cyclone.compaction_state (relid, began_at) VALUES ($1, now())"
-			" ON CONFLICT (relid) DO UPDATE SET began_at = excluded.began_at",
-			1, types, values, NULL);
+	objects_run_sql("INSERT INTO cyclone.compaction_state (relid, began_at) VALUES ($1, now())"
+					" ON CONFLICT (relid) DO UPDATE SET began_at = excluded.began_at",
+					1, types, values, NULL);
 }
 
 /*
@@ -829,24 +747,24 @@ note_end(const Table *table, const RunResult *result)
 
 	if (result->error == NULL)
 		nulls[2] = 'n';
-	begin();
-	run_sql("INSERT INTO cyclone.compaction_state AS s"
-			" (relid, ended_at, outcome, error, won, seconds, wal, runs, total_won, failures, backoff, done_at,"
-			" last_seconds, last_size)"
-			" VALUES ($1, now(), $2, $3, $4, $5, $6, CASE WHEN $9 THEN 1 ELSE 0 END, $4, CASE WHEN $10 THEN 1 ELSE 0 END,"
-			" CASE WHEN $9 THEN $8 ELSE 0 END, CASE WHEN $9 THEN now() END,"
-			" CASE WHEN $9 THEN $5 END, CASE WHEN $9 THEN $7 END)"
-			" ON CONFLICT (relid) DO UPDATE SET began_at = NULL, ended_at = excluded.ended_at,"
-			" outcome = excluded.outcome, error = excluded.error, won = excluded.won, seconds = excluded.seconds,"
-			" wal = excluded.wal, runs = s.runs + excluded.runs,"
-			" total_won = s.total_won + excluded.total_won,"
-			" failures = CASE WHEN $10 THEN s.failures + 1 WHEN $9 OR excluded.won > 0 THEN 0 ELSE s.failures END,"
-			" backoff = CASE WHEN $9 THEN excluded.backoff ELSE s.backoff END,"
-			" done_at = coalesce(excluded.done_at, s.done_at),"
-			" last_seconds = coalesce(excluded.last_seconds, s.last_seconds),"
-			" last_size = coalesce(excluded.last_size, s.last_size), sampled_at = NULL, would_win = NULL",
-			lengthof(types), types, values, nulls);
-	end();
+	objects_begin(OBJECTS_LATE_MS);
+	objects_run_sql("INSERT INTO cyclone.compaction_state AS s"
+					" (relid, ended_at, outcome, error, won, seconds, wal, runs, total_won, failures, backoff, done_at,"
+					" last_seconds, last_size)"
+					" VALUES ($1, now(), $2, $3, $4, $5, $6, CASE WHEN $9 THEN 1 ELSE 0 END, $4, CASE WHEN $10 THEN 1 ELSE 0 END,"
+					" CASE WHEN $9 THEN $8 ELSE 0 END, CASE WHEN $9 THEN now() END,"
+					" CASE WHEN $9 THEN $5 END, CASE WHEN $9 THEN $7 END)"
+					" ON CONFLICT (relid) DO UPDATE SET began_at = NULL, ended_at = excluded.ended_at,"
+					" outcome = excluded.outcome, error = excluded.error, won = excluded.won, seconds = excluded.seconds,"
+					" wal = excluded.wal, runs = s.runs + excluded.runs,"
+					" total_won = s.total_won + excluded.total_won,"
+					" failures = CASE WHEN $10 THEN s.failures + 1 WHEN $9 OR excluded.won > 0 THEN 0 ELSE s.failures END,"
+					" backoff = CASE WHEN $9 THEN excluded.backoff ELSE s.backoff END,"
+					" done_at = coalesce(excluded.done_at, s.done_at),"
+					" last_seconds = coalesce(excluded.last_seconds, s.last_seconds),"
+					" last_size = coalesce(excluded.last_size, s.last_size), sampled_at = NULL, would_win = NULL",
+					lengthof(types), types, values, nulls);
+	objects_end();
 }
 
 /*
@@ -864,9 +782,9 @@ note_locked(const Table *table)
 		CStringGetTextDatum(compaction_outcome_name(OUTCOME_GAVE_WAY))
 	};
 
-	begin();
-	run_sql("UPDATE cyclone.compaction_state SET began_at = NULL, ended_at = now(), outcome = $2, error = NULL"
-			" WHERE relid = $1",
-			2, types, values, NULL);
-	end();
+	objects_begin(OBJECTS_LATE_MS);
+	objects_run_sql("UPDATE cyclone.compaction_state SET began_at = NULL, ended_at = now(), outcome = $2, error = NULL"
+					" WHERE relid = $1",
+					2, types, values, NULL);
+	objects_end();
 }

@@ -5,6 +5,7 @@ server for all, on which compaction visits a database ten times a second; each t
 """
 
 import re
+import time
 from contextlib import suppress
 from pathlib import Path
 
@@ -13,7 +14,7 @@ import pytest
 
 from conftest import CONFIG, TEMPLATE, create_with_template
 from cyclone_lab import checks
-from cyclone_lab.background import DEBUG_POINT_LOCK, Background, wait_until
+from cyclone_lab.background import DEBUG_POINT_LOCK, Background, Parked, wait_until
 from cyclone_lab.cluster import Cluster
 
 EVERY_VERSION = "background workers, locks and DROP DATABASE are the server's"
@@ -117,11 +118,11 @@ def make(conn, name: str = "t", keep: int = 10) -> None:
     conn.execute(f"VACUUM (ANALYZE) {name}")
 
 
-def make_bloated_index(conn) -> None:
+def make_bloated_index(conn, kind: str = "btree") -> None:
     """Make a table i that is as small as can be, with an index that isn't."""
     conn.execute("CREATE TABLE i (id int, note text) WITH (autovacuum_enabled = off)")
     conn.execute(f"INSERT INTO i SELECT i, 'x' FROM generate_series(1, {2 * ROWS}) i")
-    conn.execute("CREATE INDEX i_id ON i (id) WITH (fillfactor = 10)")
+    conn.execute(f"CREATE INDEX i_id ON i USING {kind} (id) WITH (fillfactor = 10)")
     conn.execute("ALTER INDEX i_id RESET (fillfactor)")
     conn.execute("VACUUM (ANALYZE) i")
 
@@ -169,8 +170,9 @@ def test_bloated_table_becomes_small(server):
         assert row["reason"] == "cooldown"
         assert 0 < row["figure"] <= 86400
         assert server.wait_for("dense", reason="little to be won")["runs"] == 0
-        [(command, options)] = conn.execute("SELECT operation, options FROM cyclone.history_details WHERE relid = 't'::regclass AND operation = 'FULL INPLACE'")
-        assert "SKIP_LOCKED" in options, command
+        query = "SELECT started_by, options FROM cyclone.history_details WHERE relid = 't'::regclass AND operation = 'FULL INPLACE'"
+        [(started_by, options)] = conn.execute(query).fetchall()
+        assert started_by == "compaction" and "SKIP_LOCKED" in options
         checks.assert_clean(conn, "t")
         checks.assert_clean(conn, "dense")
     assert len(server.processes("launcher")) == 1
@@ -178,10 +180,11 @@ def test_bloated_table_becomes_small(server):
 
 
 @pytest.mark.once
-def test_index_alone_is_rebuilt(server):
+@pytest.mark.parametrize("kind", ["btree", "hash"])
+def test_index_alone_is_rebuilt(server, kind):
     """A table whose index alone is bloated keeps its rows where they are."""
     with server.connect() as conn:
-        make_bloated_index(conn)
+        make_bloated_index(conn, kind)
         index, where = size(conn, "i_id"), conn.execute("SELECT max(ctid) FROM i").fetchall()
         server.on()
         server.wait_for("i", last_outcome="done")
@@ -357,6 +360,75 @@ def test_ends_with_its_window(server):
         checks.assert_clean(conn, "t")
 
 
+@pytest.mark.once
+def test_toast_table_that_is_being_vacuumed(server):
+    """By autovacuum, which comes to TOAST tables by themselves: a run without it would win little, by which the cooldown would double."""
+    with server.connect() as conn:
+        policy(conn, "false")
+        conn.execute("CREATE TABLE w (id int PRIMARY KEY, note text STORAGE EXTERNAL) WITH (autovacuum_enabled = off)")
+        conn.execute("INSERT INTO w SELECT i, repeat('x', 4000) FROM generate_series(1, 1000) i")
+        conn.execute("DELETE FROM w WHERE id % 10 <> 0")
+        conn.execute("VACUUM (ANALYZE) w")
+        [(toast,)] = conn.execute("SELECT reltoastrelid::regclass::text FROM pg_class WHERE relname = 'w'").fetchall()
+        with Parked(server.cluster, server.db, "heap-scan:leader", 1, f"VACUUM (DISABLE_PAGE_SKIPPING) {toast}") as vacuum:
+            server.on()
+            row = server.wait_for("w", last_outcome="gave way")
+            assert (row["reason"], row["runs"]) == ("gave way", 0)
+            vacuum.release()
+            vacuum.finish()
+        conn.execute("UPDATE cyclone.compaction_state SET ended_at = now() - interval '1 hour'")
+        assert server.wait_for("w", last_outcome="done")["last_won"] > 2 * MB
+        assert conn.execute("SELECT backoff, failures FROM cyclone.compaction_state").fetchall() == [(0, 0)]
+        checks.assert_clean(conn, "w")
+
+
+@pytest.mark.once
+def test_switched_off_after_the_launcher_has_died(server):
+    """A launcher comes, though compaction is off, and ends what the worker does."""
+    with server.parked("inplace-plan"):
+        server.set(**{"cyclone.debug_compaction_visit": 3000})  # ms after which the next launcher comes
+        wait_until(lambda: server.cluster.sql("SHOW cyclone.debug_compaction_visit") == [("3000",)], "the reload")
+        [launcher] = server.processes("launcher")
+        server.cluster.sql(f"SELECT pg_terminate_backend({launcher}, 60000)")
+        server.set(**{"cyclone.compaction": None})
+        assert server.wait_for(last_outcome="stopped")["reason"] == "off"
+
+
+@pytest.mark.once
+def test_objects_that_are_locked_at_the_end_of_a_run(server):
+    """The worker has more patience there than at other times, or the run would count as killed, and says for what it waits."""
+    with server.connect() as conn, server.connect() as other:
+        with server.parked("inplace-plan") as worker:
+            other.execute("BEGIN; LOCK cyclone.compaction_state IN SHARE MODE")
+        state = f"SELECT wait_event FROM pg_stat_activity WHERE pid = {worker}"
+        wait_until(lambda: server.cluster.sql(state) == [("CycloneCompactionObjects",)], "the wait")
+        time.sleep(6)  # longer than it waits at other times
+        other.execute("ROLLBACK")
+        assert server.wait_for(last_outcome="done")["runs"] == 1
+        checks.assert_clean(conn, "t")
+
+
+@pytest.mark.once
+def test_what_is_left_alone(server):
+    """Databases that are templates, or have no extension, and temporary tables: the next database has its turn all the same."""
+    template, bare = server.db, f"{server.db}_bare"
+    server.cluster.sql(f"CREATE DATABASE {bare} TEMPLATE template0")
+    server.cluster.sql(f"ALTER DATABASE {template} IS_TEMPLATE true")
+    server.next_database()
+    with server.connect() as conn:
+        make(conn)
+        make(conn, "pg_temp.temporary")
+        server.on(**{"cyclone.compaction_databases": f"{template}, {bare}, {server.db}"})
+        server.wait_for(last_outcome="done")
+        assert conn.execute("SELECT relation::text FROM cyclone.compaction").fetchall() == [("t",)]
+        workers = "SELECT FROM pg_stat_activity WHERE backend_type = 'pg_cyclone compaction worker' AND datname = %s"
+        wait_until(lambda: conn.execute(workers, [bare]).fetchall(), "a worker in the database without the extension")
+        assert conn.execute(workers, [template]).fetchall() == []
+    server.off()
+    with server.cluster.connect(template) as conn:
+        assert conn.execute("SELECT FROM cyclone.compaction_state").fetchall() == []
+
+
 def never(conn) -> str:
     """Return a day of the week that isn't today, in the server's time zone."""
     return conn.execute("SELECT to_char(now() AT TIME ZONE current_setting('log_timezone') - interval '2 days', 'Dy')").fetchone()[0]
@@ -471,6 +543,25 @@ def test_tables_that_are_left_to_postgresql(server):
             server.wait_for("t", last_outcome="done")
         finally:
             conn.execute("ALTER SUBSCRIPTION s SET (slot_name = NONE); DROP SUBSCRIPTION s")
+
+
+@pytest.mark.once
+def test_nothing_is_to_be_won_where_nothing_can_be(server):
+    """A table that is used as a catalog isn't tried again and again; the index of a TOAST table stays as it is."""
+    with server.connect() as conn:
+        make(conn, "u")
+        conn.execute("ALTER TABLE u SET (user_catalog_table = true)")
+        conn.execute("CREATE TABLE w (id int PRIMARY KEY, note text STORAGE EXTERNAL) WITH (autovacuum_enabled = off)")
+        conn.execute("INSERT INTO w SELECT i, repeat('x', 15000) FROM generate_series(1, 5000) i")
+        conn.execute("DELETE FROM w WHERE id % 500 <> 0")
+        conn.execute("VACUUM (FULL INPLACE, ANALYZE) w")
+        policy(conn, "min_size => 0, threshold => 0")
+        conn.execute("INSERT INTO cyclone.compaction_policies (pattern, min_size, threshold) VALUES ('w', 0, 100), ('u', 1, 0)")
+        server.on()
+        row = server.wait_for("u", reason="little to be won")
+        assert row["last_outcome"] is None
+        row = server.wait_for("w", reason="below the threshold")
+        assert row["size"] > MB > 4 * row["would_win"]
 
 
 @pytest.mark.once
@@ -655,6 +746,32 @@ def test_restart_leaves_no_pause(new_cluster, point):
     with server.connect() as conn:
         assert conn.execute("SELECT failures FROM cyclone.compaction_state").fetchall() == [(0,)]
         checks.assert_clean(conn, "t")
+
+
+@pytest.mark.once
+def test_restart_does_not_forget_the_wal_of_the_day(new_cluster):
+    cluster = new_cluster(**SETTINGS)
+    server = Server(cluster)
+    server.next_database()
+    with server.connect() as conn:
+        make(conn)
+        conn.execute("CHECKPOINT")  # images of all pages are written after it
+    server.on()
+    written = server.wait_for(last_outcome="done")["last_wal"]
+    assert written > MB
+    server.set(**{"cyclone.compaction_max_wal": 0})
+    cluster.restart()
+    with server.connect() as conn:
+        make(conn, "u")
+        needed = server.wait_for("u", reason="WAL of the day used up")["figure"]
+        bound = (written + needed) // MB  # as much as is needed, but not beside what was written before
+        assert bound * MB > needed
+        server.set(**{"cyclone.compaction_max_wal": f"{bound:.0f}MB"})
+        wait_until(lambda: server.cluster.sql("SHOW cyclone.compaction_max_wal") == [(f"{bound:.0f}MB",)], "the reload")
+        assert server.row("u")["reason"] == "WAL of the day used up"
+        server.set(**{"cyclone.compaction_max_wal": f"{bound + 4:.0f}MB"})
+        server.wait_for("u", last_outcome="done")
+        checks.assert_clean(conn, "u")
 
 
 def test_crash_leaves_a_pause(new_cluster):
