@@ -127,6 +127,16 @@ def make_bloated_index(conn, kind: str = "btree") -> None:
     conn.execute("VACUUM (ANALYZE) i")
 
 
+def make_wide(conn) -> None:
+    """Make a table w, of which one row in ten is left, with a TOAST table and indexes of each kind."""
+    conn.execute("CREATE TABLE w (id int PRIMARY KEY, note text STORAGE EXTERNAL, tags int[], place point) WITH (autovacuum_enabled = off)")
+    conn.execute("INSERT INTO w SELECT i, repeat('x', 4000), ARRAY[i % 10, i], point(i, i) FROM generate_series(1, 3000) i")
+    for kind, column in (("gin", "tags"), ("gist", "place"), ("hash", "id"), ("spgist", "place")):
+        conn.execute(f"CREATE INDEX ON w USING {kind} ({column})")
+    conn.execute("DELETE FROM w WHERE id % 10 <> 0")
+    conn.execute("VACUUM (ANALYZE) w")
+
+
 @pytest.fixture(scope="module")
 def running(prefix):
     with create_with_template(prefix, {**CONFIG, **SETTINGS}) as cluster:
@@ -634,22 +644,37 @@ def test_switched_off_while_the_launcher_starts(server):
         wait_until(lambda: not starting.exists(), "the launcher's end")
 
 
-# Where a worker may stand still: while it samples, before VACUUM begins, and in each step of FULL INPLACE, the last of which are about an
-# index. Steps between these are in test_inplace.py and test_index_shrink.py, for the command.
+# Where a worker may stand still, each point that it comes by: while it samples, before VACUUM begins, and in each step of FULL INPLACE,
+# the last of which are about an index.
 POINTS = ["bloat-page", "inplace-plan", "inplace-batch", "shrink-swap"]
 ONCE = ["compaction-run", "heap-scan", "inplace-pause", "inplace-look", "shrink-create", "shrink-build", "shrink-built", "shrink-validate"]
+WIDE = ["gin-page", "gist-page", "hash-bucket", "index-page-deletion", "inplace-value", "spgist-page", "truncate-again"]
+FULL = ["btree-page", "heap-vacuum", "index-cleanup", "index-vacuum", "inplace-audit", "shrink-swapped", "shrink-wait", "truncate", *WIDE]
 
 
-@pytest.mark.parametrize("point", [*POINTS, *(pytest.param(point, marks=pytest.mark.once) for point in ONCE)])
+def make_for(conn, point: str) -> str:
+    """Make the only table anew, which comes by that point when it is compacted, and return its name."""
+    conn.execute("DROP TABLE IF EXISTS t, i, w; DELETE FROM cyclone.compaction_state")
+    if point in WIDE:
+        make_wide(conn)
+        return "w"
+    if "shrink" in point:
+        make_bloated_index(conn)
+        return "i"
+    make(conn)
+    return "t"
+
+
+@pytest.mark.parametrize(
+    "point",
+    [*POINTS, *(pytest.param(point, marks=pytest.mark.once) for point in ONCE), *(pytest.param(point, marks=pytest.mark.full) for point in FULL)],
+)
 def test_stopped_at_any_point(server, point):
     """A worker that is cancelled, or terminated, or whose launcher is, leaves a pause, if any, and what the next one can go on with."""
     position = len(server.cluster.log)
     with server.connect() as conn:
-        table = "i" if "shrink" in point else "t"
-        if table == "i":
-            make_bloated_index(conn)
-            policy(conn, "false")
         for how, expected in (("cancel", "gave way"), ("terminate", "killed")):
+            table = make_for(conn, point)
             with server.parked(point) as worker:
                 conn.execute(f"SELECT pg_{how}_backend(%s)", [worker])
                 if point == "bloat-page":
@@ -662,7 +687,7 @@ def test_stopped_at_any_point(server, point):
             assert checks.dangling_index_entries(conn, table, between_passes=True) == []
             conn.execute(f"VACUUM (INDEX_CLEANUP on) {table}")
             checks.assert_clean(conn, table)
-            conn.execute("DELETE FROM cyclone.compaction_state")
+        table = make_for(conn, point)
         with server.parked(point):
             [launcher] = server.processes("launcher")
             conn.execute("SELECT pg_cancel_backend(%s), pg_terminate_backend(%s)", [launcher, launcher])
@@ -802,6 +827,30 @@ def test_crash_leaves_a_pause(new_cluster):
         conn.execute("SELECT cyclone.autovacuum_reset('t')")
         assert server.row()["reason"] == "killed"
         checks.assert_clean(conn, "t")
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("point", [*POINTS, *ONCE, *FULL])
+def test_crash_at_any_point(new_cluster, point):
+    """The table waits, and is sound when it is compacted after all."""
+    cluster = new_cluster(**SETTINGS)
+    server = Server(cluster)
+    server.next_database()
+    with server.connect() as conn:
+        table = make_for(conn, point)
+    with server.parked(point):
+        cluster.crash()
+        cluster.start()
+        assert server.wait_for(table, reason="circuit breaker")["last_outcome"] in (None, "killed")
+    with server.connect() as conn:
+        conn.execute("SELECT cyclone.autovacuum_reset()")
+        server.wait_for(table, reason="killed")
+        conn.execute("DELETE FROM cyclone.compaction_state")
+        over = ("cooldown", "small", "below the threshold", "little to be won")  # a run may have won all that was to be won
+        wait_until(lambda: server.row(table)["reason"] in over, "the end of compaction")
+        server.off()
+        conn.execute(f"VACUUM (INDEX_CLEANUP on) {table}")
+        checks.assert_clean(conn, table)
 
 
 def test_standby_takes_over(new_cluster):
