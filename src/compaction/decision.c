@@ -12,9 +12,10 @@
  * Where compaction isn't worth the work it comes less often.  The cooldown doubles
  * each time that a run wins less than half of what was expected, or that the table is
  * due again when the cooldown ends; it is back at its setting when neither is so.
- * After failures, or when compaction gave way, the pause doubles likewise.  So it does
- * where one window after the other ends while a run has won nothing yet: each run begins
- * with a VACUUM of the whole table.  A table in such a pause isn't sampled.
+ * After failures, or when compaction gave way before it had won anything, the pause
+ * doubles likewise.  So it does where one window after the other ends while a run has
+ * won nothing yet: each run begins with a VACUUM of the whole table.  A table in such a
+ * pause isn't sampled.
  *
  * Of several tables that are due, the one comes first that wins most bytes a second.
  * The time is that of its last run, or, without one, of reading and moving at a modest

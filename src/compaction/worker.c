@@ -726,9 +726,9 @@ static void
 note_end(const Table *table, const RunResult *result)
 {
 	bool		is_done = result->outcome == OUTCOME_DONE;
-	bool		is_failure = !is_done &&
-		(result->outcome != OUTCOME_STOPPED ||
-		 compaction_stop_was_in_vain((double) result->won, result->seconds));
+	bool		is_failure = is_done ? false :
+		result->outcome == OUTCOME_STOPPED ? compaction_stop_was_in_vain((double) result->won, result->seconds) :
+		result->outcome == OUTCOME_GAVE_WAY ? result->won <= 0 : true;
 	Oid			types[] = {OIDOID, TEXTOID, TEXTOID, INT8OID, FLOAT8OID, INT8OID, INT8OID, INT4OID, BOOLOID, BOOLOID};
 	Datum		values[] = {
 		ObjectIdGetDatum(table->relid),

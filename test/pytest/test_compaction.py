@@ -294,6 +294,19 @@ def test_gives_way(server, statement):
 
 
 @pytest.mark.once
+def test_pause_does_not_double_where_something_was_won(server):
+    """Or a table that is interrupted each time would be compacted less and less often."""
+    with server.connect() as conn:
+        policy(conn, "false")
+        make_wide(conn)
+        with server.parked("truncate-again") as worker:
+            conn.execute("SELECT pg_cancel_backend(%s)", [worker])
+            row = server.wait_for("w", last_outcome="gave way")
+        assert row["last_won"] > 0 and row["figure"] <= 600
+        assert conn.execute("SELECT failures FROM cyclone.compaction_state").fetchall() == [(0,)]
+
+
+@pytest.mark.once
 def test_gives_way_to_ddl_while_paused(server):
     """As when it isn't paused."""
     with server.connect() as conn:
