@@ -183,6 +183,8 @@ static void wait_for_lock(void);
 void
 debug_point_init(void)
 {
+	Assert(process_shared_preload_libraries_in_progress);
+
 	for (int i = 0; i < lengthof(numbers); i++)
 		DefineCustomIntVariable(numbers[i].name, numbers[i].short_desc, numbers[i].long_desc,
 								numbers[i].variable, numbers[i].boot_value,
@@ -209,6 +211,8 @@ debug_point_reached(const char *name)
 {
 	const char *role = AmBackgroundWorkerProcess() ? "worker" : "leader";
 
+	Assert(name != NULL);
+
 	if (is_set(name, role, "notice"))
 		ereport(NOTICE, (errmsg("debug point \"%s\" reached in %s", name, role)));
 	if (is_set(name, role, "wait"))
@@ -222,6 +226,8 @@ bool
 debug_fault_is_due(const char *name)
 {
 	Size		length = strlen(name);
+
+	Assert(name != NULL && name[0] != '\0');
 
 	if (strncmp(cyclone_debug_fault, name, length) != 0)
 		return false;

@@ -33,6 +33,7 @@ static void check_columns(FunctionCallInfo fcinfo, TupleDesc desc, int columns);
 void
 declared_rows_begin(FunctionCallInfo fcinfo, int columns)
 {
+	Assert(fcinfo != NULL && columns > 0);
 	InitMaterializedSRF(fcinfo, 0);
 	check_columns(fcinfo, ((ReturnSetInfo *) fcinfo->resultinfo)->setDesc, columns);
 }
@@ -42,6 +43,8 @@ TupleDesc
 declared_rows_describe(FunctionCallInfo fcinfo, int columns)
 {
 	TupleDesc	desc;
+
+	Assert(fcinfo != NULL && columns > 0);
 
 	if (get_call_result_type(fcinfo, NULL, &desc) != TYPEFUNC_COMPOSITE)
 		elog(ERROR, "return type must be a row type");

@@ -222,6 +222,8 @@ static void note_failure(FileCache *cache, const char *call, int error);
 void
 file_cache_init(void)
 {
+	Assert(process_shared_preload_libraries_in_progress);
+
 #ifdef SYSTEM_CAN
 	(void) trial_survived(make_calls, &may_call);
 	if (!may_call)
@@ -238,6 +240,7 @@ file_cache_is_wanted(Relation rel, BlockNumber nblocks, uint64 all_blocks)
 {
 	int64		unused;
 
+	Assert(rel != NULL);
 	Assert(all_blocks >= nblocks);
 	if (!may_call || cyclone_preserve_page_cache == PRESERVE_OFF || !STRIPES_FIT ||
 		nblocks < WORTHWHILE_BLOCKS || RelationUsesLocalBuffers(rel) ||
@@ -269,6 +272,8 @@ file_cache_map_bytes(const FileCacheMap *map)
 void
 file_cache_map_init(FileCacheMap *map, BlockNumber nblocks)
 {
+	Assert(map != NULL);
+
 	map->nstripes = nblocks / STRIPE_BLOCKS + 1;
 	for (BlockNumber i = 0; i < map->nstripes; i++)
 		pg_atomic_init_u64(&map->stripes[i], 0);
@@ -308,6 +313,8 @@ file_cache_before_read(FileCache *cache, Relation rel, FileCacheMap *map, BlockN
 #ifdef SYSTEM_CAN
 	BlockNumber start = blkno - blkno % STRIPE_BLOCKS;
 
+	Assert(CritSectionCount == 0);
+	Assert(cache == NULL || (rel != NULL && map != NULL));
 	Assert(BlockNumberIsValid(blkno));
 	if (cache == NULL || cache->error != 0 || VacuumFailsafeActive)
 		return;
@@ -324,6 +331,9 @@ file_cache_before_read(FileCache *cache, Relation rel, FileCacheMap *map, BlockN
 void
 file_cache_before_all(FileCache *cache, Relation rel, FileCacheMap *map)
 {
+	Assert(CritSectionCount == 0);
+	Assert(cache == NULL || (rel != NULL && map != NULL));
+
 #ifdef SYSTEM_CAN
 	if (cache == NULL)
 		return;
@@ -345,6 +355,9 @@ file_cache_before_all(FileCache *cache, Relation rel, FileCacheMap *map)
 void
 file_cache_after_all(FileCache *cache, Relation rel, FileCacheMap *map)
 {
+	Assert(CritSectionCount == 0);
+	Assert(cache == NULL || (rel != NULL && map != NULL));
+
 #ifdef SYSTEM_CAN
 	if (cache == NULL)
 		return;

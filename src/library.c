@@ -25,6 +25,7 @@
 #include <dlfcn.h>
 
 #include "fmgr.h"
+#include "miscadmin.h"
 #include "utils/guc.h"
 #include "utils/memutils.h"
 
@@ -42,6 +43,7 @@ library_init(void)
 {
 	Dl_info		info;
 
+	Assert(process_shared_preload_libraries_in_progress);
 	Assert(path == NULL);
 
 	/* the bare name will do where the system doesn't tell */
@@ -71,6 +73,7 @@ library_worker(const char *type, const char *function)
 		.bgw_restart_time = BGW_NEVER_RESTART,
 	};
 
+	Assert(type != NULL && function != NULL);
 	Assert(strlen(type) < BGW_MAXLEN && strlen(function) < BGW_MAXLEN);
 	strlcpy(worker.bgw_library_name, library_path(), sizeof(worker.bgw_library_name));
 	strlcpy(worker.bgw_function_name, function, sizeof(worker.bgw_function_name));

@@ -74,6 +74,7 @@ others_with_lock(Oid relid, LOCKMODE conflicting)
 
 	Assert(IsTransactionState());
 	Assert(OidIsValid(relid));
+	Assert(conflicting > NoLock && conflicting <= MaxLockMode);
 	SET_LOCKTAG_RELATION(tag, MyDatabaseId, relid);
 	others->vxids = GetLockConflicts(&tag, conflicting, &others->count);
 	return others;
@@ -111,6 +112,7 @@ others_look(Others *others)
 	int			left = 0;
 
 	Assert(IsTransactionState());
+	Assert(others != NULL);
 	if (TransactionIdIsValid(others->limit_xmin))
 		with = GetCurrentVirtualXIDs(others->limit_xmin, true, false, OTHERS_EXCLUDED, &nwith);
 	for (int i = 0; i < others->count; i++)
@@ -153,6 +155,7 @@ others_wait(Others *others, int ms)
 	int			nap = FIRST_NAP_MS;
 
 	Assert(!IsTransactionState());
+	Assert(others != NULL && ms >= 0);
 
 	for (;;)
 	{
@@ -186,6 +189,7 @@ others_for_longer_than(const Others *others, int ms)
 	TimestampTz now;
 
 	Assert(IsTransactionState());
+	Assert(others != NULL && ms >= 0);
 
 	/* or we would see them as they were when this transaction looked first */
 	pgstat_clear_backend_activity_snapshot();
@@ -216,6 +220,8 @@ others_nap(int ms)
 {
 	static uint32 event = 0;
 
+	Assert(ms > 0);
+
 	if (event == 0)
 		event = WaitEventExtensionNew("CycloneOtherTransactions");
 	Assert(IsTransactionState());
@@ -234,6 +240,8 @@ bool
 others_lock_soon(Oid relid, LOCKMODE mode)
 {
 	Assert(IsTransactionState());
+	Assert(OidIsValid(relid));
+	Assert(mode > NoLock && mode <= MaxLockMode);
 	for (int tries = 0; tries < LOCK_TRIES; tries++)
 	{
 		if (others_with_lock(relid, mode)->count == 0 && ConditionalLockRelationOid(relid, mode))
@@ -247,6 +255,7 @@ others_lock_soon(Oid relid, LOCKMODE mode)
 char *
 others_describe(const OthersFound *who)
 {
+	Assert(who != NULL);
 	Assert(who->end != OTHERS_GONE);
 	if (who->pid == 0)
 		return pstrdup(_("a prepared transaction"));

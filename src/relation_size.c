@@ -14,6 +14,7 @@
 #include "postgres.h"
 
 #include "storage/bufmgr.h"
+#include "storage/lmgr.h"
 #include "storage/smgr.h"
 
 #include "relation_size.h"
@@ -27,6 +28,7 @@ relation_blocks(Relation rel)
 {
 	SMgrRelation smgr = RelationGetSmgr(rel);
 
+	Assert(CheckRelationLockedByMe(rel, AccessShareLock, true));
 	Assert(RELKIND_HAS_STORAGE(rel->rd_rel->relkind));
 	/* a file that is open isn't looked for again */
 	if (smgr->md_num_open_segs[MAIN_FORKNUM] == 0 && !smgrexists(smgr, MAIN_FORKNUM))

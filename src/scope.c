@@ -23,6 +23,7 @@
 #include <fnmatch.h>
 
 #include "access/htup_details.h"
+#include "access/xact.h"
 #include "catalog/pg_class.h"
 #include "commands/dbcommands.h"
 #include "miscadmin.h"
@@ -42,6 +43,7 @@ static Oid	table_of_toast(Relation rel);
 bool
 scope_has_table(Relation rel)
 {
+	Assert(IsTransactionState() && rel != NULL);
 	return scope_has(table_of_toast(rel));
 }
 
@@ -51,6 +53,8 @@ scope_has(Oid relid)
 {
 	char	   *schema;
 	char	   *name;
+
+	Assert(IsTransactionState());
 
 	if (cyclone_databases[0] != '\0')
 	{

@@ -122,6 +122,7 @@ server_check(void)
 									  atoi(GetConfigOption("server_version_num", false, false)));
 	StringInfoData misfits;
 
+	Assert(process_shared_preload_libraries_in_progress);
 	Assert(unfit_detail == NULL);
 
 	initStringInfo(&misfits);

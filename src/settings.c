@@ -233,6 +233,8 @@ settings_check_patterns(char **newval, void **extra, GucSource source)
 	List	   *patterns;
 	bool		is_list = SplitGUCList(list, ',', &patterns);
 
+	Assert(newval != NULL && *newval != NULL);
+
 	if (!is_list)
 		GUC_check_errdetail("List syntax is invalid.");
 	list_free(patterns);
@@ -349,6 +351,8 @@ settings_parse_min_free_disk(const char *value, double *result)
 	char	   *end;
 	double		percent = strtod(value, &end);
 	int			size;
+
+	Assert(value != NULL && result != NULL);
 
 	while (isspace((unsigned char) *end))
 		end++;

@@ -71,6 +71,7 @@ transaction_try(void (*routine) (void *), void *arg)
 	ResourceOwner owner = CurrentResourceOwner;
 	ErrorData  *volatile error = NULL;
 
+	Assert(IsTransactionState() && !IsInParallelMode());
 	Assert(routine != NULL);
 
 	BeginInternalSubTransaction(NULL);
@@ -128,6 +129,7 @@ void
 become_owner(Relation rel, SavedUser *saved)
 {
 	Assert(IsTransactionState());
+	Assert(rel != NULL && saved != NULL);
 
 	GetUserIdAndSecContext(&saved->userid, &saved->sec_context);
 	SetUserIdAndSecContext(rel->rd_rel->relowner,
@@ -140,6 +142,7 @@ become_owner(Relation rel, SavedUser *saved)
 void
 become_user_again(const SavedUser *saved)
 {
+	Assert(IsTransactionState());
 	Assert(saved->nestlevel > 0);
 
 	AtEOXact_GUC(false, saved->nestlevel);

@@ -35,6 +35,7 @@ trial_survived(bool (*call) (void), bool *result)
 	pid_t		ended;
 
 	Assert(process_shared_preload_libraries_in_progress);
+	Assert(call != NULL && result != NULL);
 
 	fflush(NULL);
 	child = fork();

@@ -65,6 +65,7 @@ wal_keep_pace(void)
 	int			waits_in_vain = 0;
 
 	Assert(CritSectionCount == 0);
+	Assert(InterruptHoldoffCount == 0);
 
 	if (pgWalUsage.wal_bytes - told_bytes < WAL_BYTES_A_CALL ||
 		XLogRecPtrIsInvalid(XactLastRecEnd))

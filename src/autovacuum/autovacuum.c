@@ -37,6 +37,7 @@
 #include "storage/bufmgr.h"
 #include "storage/lmgr.h"
 #include "utils/lsyscache.h"
+#include "utils/snapmgr.h"
 #include "utils/timestamp.h"
 
 #include "autovacuum/autovacuum.h"
@@ -101,6 +102,8 @@ autovacuum_vacuum(Relation rel, compat_am_vacuum_params *params, BufferAccessStr
 	Assert(AmAutoVacuumWorkerProcess());
 	Assert(IsTransactionState());
 	Assert(CheckRelationLockedByMe(rel, ShareUpdateExclusiveLock, true));
+	Assert(ActiveSnapshotSet());
+	Assert(params != NULL && servers_vacuum != NULL);
 
 	if (reason == REASON_ENGINE && !running_notes_begin(&key, failures))
 	{

@@ -126,6 +126,7 @@ table_log_breaker_is_open(const TableKey *key, uint32 *failures)
 	TableEntry *entry;
 	bool		is_open;
 
+	Assert(entries != NULL && !LWLockHeldByMe(lock));
 	Assert(key != NULL && failures != NULL);
 
 	LWLockAcquire(lock, LW_SHARED);
@@ -145,6 +146,8 @@ table_log_done(const TableKey *key, AutovacuumReason reason, const AutovacuumRes
 {
 	TableEntry *entry;
 
+	Assert(entries != NULL && !LWLockHeldByMe(lock));
+	Assert(key != NULL && result != NULL);
 	Assert(reason <= REASON_NO_NOTE);
 
 	LWLockAcquire(lock, LW_EXCLUSIVE);
@@ -233,6 +236,7 @@ table_log_audit_has_failed(const TableKey *key)
 	TableEntry *entry;
 	bool		has_failed;
 
+	Assert(all != NULL && !LWLockHeldByMe(lock));
 	Assert(OidIsValid(key->relid));
 	if (pg_atomic_read_u32(&all->audits_failed) == 0)
 		return false;
@@ -256,6 +260,7 @@ table_log_crashed(const TableKey *key, uint32 failures)
 	TimestampTz until = 0;
 
 	Assert(!IsUnderPostmaster);
+	Assert(key != NULL && failures > 0);
 
 	LWLockAcquire(lock, LW_EXCLUSIVE);
 	entry = enter(key);
@@ -282,6 +287,7 @@ table_log_reopen(const TableKey *key, uint32 failures, bool is_audits, Timestamp
 	TableEntry *entry;
 
 	Assert(!IsUnderPostmaster);
+	Assert(key != NULL);
 
 	if (until <= now)
 		return 0;
@@ -352,6 +358,7 @@ void
 table_log_leave_all(TimestampTz until)
 {
 	Assert(!IsUnderPostmaster);
+	Assert(until > 0);
 
 	pg_atomic_write_u64(&all->left_until, until);
 	pg_atomic_write_u32(&all->on_trial, 1);
@@ -367,6 +374,8 @@ table_log_all_are_left(void)
 {
 	uint32		nobody = 0;
 
+	Assert(all != NULL);
+
 	if ((TimestampTz) pg_atomic_read_u64(&all->left_until) > GetCurrentTimestamp())
 		return true;
 	return pg_atomic_read_u32(&all->on_trial) != 0 &&
@@ -377,6 +386,7 @@ table_log_all_are_left(void)
 bool
 table_log_all_may_be_left(void)
 {
+	Assert(all != NULL);
 	return (TimestampTz) pg_atomic_read_u64(&all->left_until) > GetCurrentTimestamp() ||
 		pg_atomic_read_u32(&all->on_trial) != 0;
 }
@@ -391,6 +401,8 @@ table_log_end_trial(bool went_well)
 {
 	uint32		me = MyProcPid;
 	bool		ends = went_well && pg_atomic_read_u32(&all->tried_by) == me;
+
+	Assert(all != NULL);
 
 	if (ends)
 		pg_atomic_write_u32(&all->on_trial, 0);
@@ -408,6 +420,7 @@ table_log_last_seconds(const TableKey *key, double *seconds)
 {
 	TableEntry *entry;
 
+	Assert(entries == NULL || !LWLockHeldByMe(lock));
 	Assert(key != NULL && seconds != NULL);
 
 	if (entries == NULL)
@@ -431,6 +444,8 @@ table_log_forget(const TableKey *key)
 	HASH_SEQ_STATUS scan;
 	TableEntry *entry;
 	int64		forgotten = 0;
+
+	Assert(entries != NULL && !LWLockHeldByMe(lock));
 
 	LWLockAcquire(lock, LW_EXCLUSIVE);
 	if (key != NULL)
@@ -666,6 +681,8 @@ table_log_shmem_init(void)
 		.entrysize = sizeof(TableEntry)
 	};
 	bool		found;
+
+	Assert(LWLockHeldByMe(AddinShmemInitLock));
 
 	entries = compat_shmem_hash("pg_cyclone autovacuum", cyclone_autovacuum_max_tables,
 								&info, HASH_ELEM | HASH_BLOBS);

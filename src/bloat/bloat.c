@@ -263,6 +263,7 @@ bloat_could_win(Oid relid)
 	bool		is_toasts = false;
 
 	Assert(ActiveSnapshotSet());
+	Assert(OidIsValid(relid));
 
 	pg_prng_seed(&report.prng, pg_prng_uint64(&pg_global_prng_state));
 	report_table(&report, relid);
@@ -288,6 +289,8 @@ bool
 bloat_may_be_told(Oid relid)
 {
 	bool		is_missing = false;
+
+	Assert(IsTransactionState());
 
 	return has_privs_of_role(GetUserId(), ROLE_PG_STAT_SCAN_TABLES) ||
 		pg_class_aclcheck_ext(relid, GetUserId(), ACL_MAINTAIN, &is_missing) == ACLCHECK_OK ||
@@ -457,6 +460,7 @@ bloat_try(Relation rel, void (*routine) (void *), void *arg)
 	ErrorData  *error;
 
 	Assert(!IsInParallelMode());
+	Assert(rel != NULL && routine != NULL);
 
 	error = transaction_try(routine, arg);
 	if (error == NULL)

@@ -110,6 +110,10 @@ btree_bloat(Relation index, uint32 most_pages, pg_prng_state *prng,
 	PageSample *sample = page_sample_begin(index, BTREE_METAPAGE + 1, most_pages, prng);
 	Buffer		buffer;
 
+	Assert(index->rd_rel->relam == BTREE_AM_OID);
+	Assert(heap != NULL && heap->dead_roots >= 0 && heap->dead_roots <= 1);
+	Assert(estimate != NULL);
+
 	begin_packing(&survey.all, index, 1);
 	begin_packing(&survey.thinned, index, 1 - heap->dead_roots);
 

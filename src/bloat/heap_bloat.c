@@ -97,6 +97,9 @@ heap_bloat(Relation rel, uint32 most_pages, pg_prng_state *prng,
 	Total		kept;
 	double		room;
 
+	Assert(RELKIND_HAS_TABLE_AM(rel->rd_rel->relkind));
+	Assert(estimate != NULL);
+
 	survey.table = RelationGetRelationName(rel);
 	survey.block = InvalidBlockNumber;
 	survey.packing.page_room = BLCKSZ - SizeOfPageHeaderData -

@@ -90,6 +90,8 @@ citus_check_order(void)
 	List	   *libraries;
 	bool		is_after = false;
 
+	Assert(process_shared_preload_libraries_in_progress);
+
 	if (!SplitDirectoriesString(pstrdup(shared_preload_libraries_string), ',', &libraries))
 		return;
 	foreach_ptr(char, library, libraries)
@@ -113,6 +115,7 @@ citus_can_run(void)
 	Oid			types[] = {TEXTARRAYOID, INT4ARRAYOID, TEXTARRAYOID, BOOLOID};
 	List	   *name = list_make2(makeString("pg_catalog"), makeString("master_run_on_worker"));
 
+	Assert(IsTransactionState());
 	return OidIsValid(LookupFuncName(name, lengthof(types), types, true));
 }
 
@@ -165,6 +168,8 @@ citus_nodes(void)
 	MemoryContext context = CurrentMemoryContext;
 	List	   *nodes = NIL;
 	uint64		nrows;
+
+	Assert(IsTransactionState());
 
 	SPI_connect();
 	nrows = query(nodes_query, false, 0, NULL, NULL);
@@ -229,6 +234,8 @@ citus_run(List *nodes, List *commands)
 void
 citus_limit_connecting(int ms)
 {
+	Assert(IsTransactionState());
+
 	ms = Min(Max(ms, MIN_CONNECT_MS), MAX_CONNECT_MS);
 	if (GetConfigOption(CONNECT_SETTING, true, false) != NULL)
 		(void) set_config_option(CONNECT_SETTING, psprintf("%d", ms),
@@ -313,6 +320,8 @@ command_datum(void *command)
 bool
 citus_is_same_node(const CitusNode *one, const CitusNode *other)
 {
+	Assert(one != NULL && other != NULL);
+
 	if (one->name == NULL || other->name == NULL)
 		return one->name == other->name;
 	return one->port == other->port && strcmp(one->name, other->name) == 0;
@@ -322,6 +331,8 @@ citus_is_same_node(const CitusNode *one, const CitusNode *other)
 List *
 citus_add_node(List *nodes, const CitusNode *node)
 {
+	Assert(node != NULL);
+
 	foreach_ptr(CitusNode, other, nodes)
 	{
 		if (citus_is_same_node(other, node))

@@ -59,7 +59,9 @@ cluster_answer_take(ClusterVacuum *vacuum, List *shards, const CitusAnswer *answ
 	List	   *messages;
 	bool		failed;
 
+	Assert(vacuum != NULL);
 	Assert(shards != NIL);
+	Assert(answer != NULL && answer->result != NULL);
 
 	if (!answer->success)
 	{

@@ -33,6 +33,8 @@ watch_client(GucAction action)
 {
 	int			before = client_connection_check_interval;
 
+	Assert(action == GUC_ACTION_SAVE || action == GUC_ACTION_SET);
+
 	if (before == 0 || before > LOOK_MS)
 		set_interval(LOOK_MS, action);
 	if (client_connection_check_interval > 0 && MyProcPort != NULL)
@@ -44,6 +46,7 @@ watch_client(GucAction action)
 void
 watch_client_end(int interval)
 {
+	Assert(interval >= 0);
 	if (client_connection_check_interval != interval)
 		set_interval(interval, GUC_ACTION_SET);
 }

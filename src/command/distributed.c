@@ -38,6 +38,7 @@
 #include "catalog/pg_type.h"
 #include "commands/extension.h"
 #include "miscadmin.h"
+#include "storage/lmgr.h"
 #include "utils/fmgroids.h"
 #include "utils/guc.h"
 #include "utils/lsyscache.h"
@@ -180,6 +181,9 @@ distributed_is_for_other(List *rels, const VacuumOptions *options)
 	bool		is_lazy = (flags & (VACOPT_FULL | VACOPT_INPLACE)) == 0;
 	Owner		owner;
 
+	Assert(IsTransactionState());
+	Assert(options != NULL);
+
 	if (!find_owner(rels, &owner))
 		return false;
 	if (flags & VACOPT_INPLACE)
@@ -210,6 +214,9 @@ distributed_is_for_cluster(List *rels, const VacuumOptions *options, List **here
 		((flags & VACOPT_FULL) && options->params.nworkers > 0);
 	const OtherLibrary *library;
 
+	Assert(IsTransactionState());
+	Assert(options != NULL && here != NULL);
+
 	*here = NIL;
 	if (!is_ours || options->is_repack || rels == NIL ||
 		(library = find_cluster()) == NULL)
@@ -229,6 +236,7 @@ distributed_is_for_cluster(List *rels, const VacuumOptions *options, List **here
 bool
 distributed_has_cluster(void)
 {
+	Assert(IsTransactionState());
 	return find_cluster() != NULL;
 }
 
@@ -239,6 +247,7 @@ distributed_is_in_cluster(Oid relid)
 	const OtherLibrary *library = find_cluster();
 	Owner		owner;
 
+	Assert(IsTransactionState());
 	return library != NULL && OidIsValid(relid) &&
 		find_one(library, list_make1_oid(relid), &owner);
 }
@@ -259,7 +268,10 @@ find_cluster(void)
 bool
 distributed_table_is_for_other(Oid relid, const char **is_what)
 {
+	Assert(IsTransactionState());
 	Assert(OidIsValid(relid));
+	Assert(CheckRelationOidLockedByMe(relid, AccessShareLock, true));
+	Assert(is_what != NULL);
 
 	for (int i = 0; i < lengthof(libraries); i++)
 	{
@@ -279,6 +291,8 @@ distributed_table_is_for_other(Oid relid, const char **is_what)
 bool
 distributed_other_ends_vacuums(void)
 {
+	Assert(IsTransactionState());
+
 	for (int i = 0; i < lengthof(libraries); i++)
 	{
 		if (libraries[i].ends_vacuums && is_present(&libraries[i]))

@@ -138,6 +138,8 @@ vacuum_options_without_dry_run(List *list)
 bool
 vacuum_options_are_ours(const VacuumStmt *stmt)
 {
+	Assert(stmt != NULL);
+
 	foreach_node(DefElem, def, stmt->options)
 	{
 		if (strcmp(def->defname, "full") == 0 &&
@@ -151,6 +153,8 @@ vacuum_options_are_ours(const VacuumStmt *stmt)
 bool
 vacuum_options_have_full(const VacuumStmt *stmt)
 {
+	Assert(stmt != NULL);
+
 	foreach_node(DefElem, def, stmt->options)
 	{
 		if (strcmp(def->defname, "full") == 0)
@@ -163,6 +167,8 @@ vacuum_options_have_full(const VacuumStmt *stmt)
 bool
 vacuum_options_have_latency_target(const VacuumStmt *stmt)
 {
+	Assert(stmt != NULL);
+
 	if (!stmt->is_vacuumcmd)
 		return false;
 	foreach_node(DefElem, def, stmt->options)
@@ -177,6 +183,9 @@ vacuum_options_have_latency_target(const VacuumStmt *stmt)
 void
 vacuum_options_read_latency_target(const VacuumStmt *stmt, VacuumOptions *options)
 {
+	Assert(vacuum_options_have_latency_target(stmt));
+	Assert(options != NULL);
+
 	(void) vacuum_options_read(stmt, options);
 	/* that stops at an option that the server refuses */
 	foreach_node(DefElem, def, stmt->options)
@@ -308,6 +317,8 @@ BufferAccessStrategy
 vacuum_options_make_ring(const VacuumOptions *options)
 {
 	int			size_kb = options->ring_size_kb;
+
+	Assert(options != NULL);
 
 	if (size_kb == -1)
 		size_kb = VacuumBufferUsageLimit;
@@ -706,6 +717,8 @@ repack_options_read(const RepackStmt *stmt, VacuumOptions *options)
 bool
 repack_options_have_parallel(const RepackStmt *stmt)
 {
+	Assert(stmt != NULL);
+
 	foreach_node(DefElem, def, stmt->params)
 	{
 		if (strcmp(def->defname, "parallel") == 0)

@@ -101,6 +101,8 @@ relations_vacuum(List *named, const VacuumParams *params,
 	Assert((params->options & VACOPT_VACUUM) != 0);
 	Assert((params->options & VACOPT_ONLY_DATABASE_STATS) == 0);
 	Assert(IsTransactionState() && !running);
+	Assert(GetCurrentTransactionNestLevel() == 1 && !IsInParallelMode());
+	Assert(context != NULL);
 
 	targets = relations_list(named, params->options, context);
 
@@ -423,6 +425,7 @@ relation_is_for_server(Relation rel, const VacuumParams *params)
 	TableKey	key = table_log_key(rel);
 
 	Assert(CheckRelationLockedByMe(rel, AccessShareLock, true));
+	Assert(params != NULL);
 
 	if (relkind != RELKIND_RELATION &&
 		relkind != RELKIND_MATVIEW &&
@@ -528,6 +531,7 @@ relations_apply_reloptions(Relation rel, VacuumParams *params)
 {
 	const StdRdOptions *opts = (const StdRdOptions *) rel->rd_options;
 
+	Assert(CheckRelationLockedByMe(rel, AccessShareLock, true));
 	Assert(params != NULL);
 
 	if (params->index_cleanup == VACOPTVALUE_UNSPECIFIED)
@@ -571,7 +575,10 @@ relation_rewrite(Relation rel, RepackCommand command, const VacuumParams *params
 	TableKey	key = table_log_key(rel);
 	char	   *name = pstrdup(RelationGetRelationName(rel));
 
+	Assert(IsTransactionState() && GetCurrentTransactionNestLevel() == 1);
+	Assert(ActiveSnapshotSet());
 	Assert(CheckRelationLockedByMe(rel, AccessExclusiveLock, false));
+	Assert(params != NULL);
 
 	become_owner(rel, &saved);
 	pace_write_steadily();
@@ -679,6 +686,8 @@ analyze_target(const VacuumRelation *target, const VacuumParams *params,
 void
 relations_reset_costs(void)
 {
+	Assert(!IsInParallelMode());
+
 	VacuumFailsafeActive = false;
 	VacuumUpdateCosts();
 	VacuumCostBalance = 0;

@@ -62,6 +62,8 @@ void
 repack_relations(VacuumRelation *named, const VacuumParams *params, MemoryContext context)
 {
 	Assert(IsTransactionState());
+	Assert(ActiveSnapshotSet());
+	Assert(params != NULL && context != NULL);
 
 	PG_TRY();
 	{

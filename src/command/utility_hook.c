@@ -107,6 +107,7 @@ static void refuse_nested(const VacuumStmt *stmt, ProcessUtilityContext context)
 void
 utility_hook_init(void)
 {
+	Assert(process_shared_preload_libraries_in_progress);
 	Assert(ProcessUtility_hook != take_vacuum);
 
 	next_hook = ProcessUtility_hook;

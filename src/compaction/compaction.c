@@ -90,6 +90,7 @@ static void leave_database(Oid database);
 void
 compaction_init(void)
 {
+	Assert(process_shared_preload_libraries_in_progress);
 	RegisterXactCallback(start_when_due, NULL);
 }
 
@@ -106,6 +107,8 @@ void
 compaction_shmem_init(void)
 {
 	bool		found;
+
+	Assert(LWLockHeldByMe(AddinShmemInitLock));
 
 	compaction_shared = ShmemInitStruct("pg_cyclone compaction", sizeof(CompactionShared), &found);
 	if (!found)
@@ -280,6 +283,7 @@ leave_database(Oid database)
 bool
 compaction_has_database(const char *name)
 {
+	Assert(name != NULL);
 	return cyclone_compaction_databases[0] == '\0' ||
 		scope_matches(cyclone_compaction_databases, NULL, name);
 }

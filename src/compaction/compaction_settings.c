@@ -14,6 +14,7 @@
 
 #include <limits.h>
 
+#include "miscadmin.h"
 #include "utils/guc.h"
 
 #include "compaction/compaction.h"
@@ -42,6 +43,8 @@ static bool check_latency_target(char **newval, void **extra, GucSource source);
 void
 compaction_settings_init(void)
 {
+	Assert(process_shared_preload_libraries_in_progress);
+
 	DefineCustomBoolVariable("cyclone.compaction",
 							 "Bloated tables are compacted by themselves, with VACUUM (FULL INPLACE).",
 							 "In each database that has the extension, or in those of cyclone.compaction_databases.",

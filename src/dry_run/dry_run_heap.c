@@ -25,6 +25,7 @@
 #include "access/multixact.h"
 #include "access/transam.h"
 #include "access/visibilitymap.h"
+#include "access/xact.h"
 #include "access/xlog.h"
 #include "access/xloginsert.h"
 #include "miscadmin.h"
@@ -80,7 +81,9 @@ dry_run_heap(Relation rel, const VacuumParams *params, DryRun *run)
 	ReadStream *stream;
 	Buffer		buffer;
 
+	Assert(IsTransactionState());
 	Assert(CheckRelationLockedByMe(rel, AccessShareLock, true));
+	Assert(params != NULL && run != NULL);
 	look->rel = rel;
 	look->run = run;
 	look->has_indexes = run->nindexes > 0;

@@ -235,6 +235,8 @@ guards_find_vacuum(int *pid)
 	PGPROC	   *proc = BackendPidGetProc(*pid);
 	PGPROC	   *leader = proc != NULL && proc->lockGroupLeader != NULL ? proc->lockGroupLeader : proc;
 
+	Assert(pid != NULL);
+
 	/*
 	 * The number may belong to another process now, which then leads none, or
 	 * has another pid.
@@ -277,6 +279,8 @@ may_brake(GuardedVacuum *vacuum)
 void
 guards_check_privileges(GuardedVacuum *vacuum, int pid)
 {
+	Assert(vacuum != NULL && pid != 0);
+
 	if (!may_brake(vacuum))
 		ereport(ERROR,
 				(errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),

@@ -112,6 +112,7 @@ guards_begin_command(void (*while_held) (void))
 	GuardedVacuum *vacuum;
 	TimestampTz statement = GetCurrentStatementStartTimestamp();
 
+	Assert(MyProcNumber >= 0 && MyProcNumber < MaxBackends);
 	Assert(guards_shared != NULL);
 	vacuum = &guards_shared->vacuums[MyProcNumber];
 
@@ -202,6 +203,8 @@ guards_begin_table(Oid relid, bool is_locked)
 	HeapTuple	tuple;
 	char	   *path;
 
+	Assert(OidIsValid(relid));
+
 	if (vacuum == NULL)
 		return;
 	Assert(IsTransactionState());
@@ -275,6 +278,8 @@ guards_reread(ConfigVariable *files)
 	double		min_free_disk = cyclone_min_free_disk;
 	const char *value;
 
+	Assert(guards_shared != NULL);
+
 	config_files_int("cyclone.max_wal_rate", files, &wal_rate);
 	config_files_int("cyclone.max_replica_lag", files, &max_lag);
 	value = config_files_text("cyclone.min_free_disk", files);
@@ -313,6 +318,8 @@ guards_held(void)
 {
 	GuardTimes	times;
 
+	Assert(guards_shared != NULL);
+
 	for (int i = 0; i < NUM_GUARDS; i++)
 		times.seconds[i] = (double) guards_held_ns(&guards_shared->vacuums[MyProcNumber], i) / NS_PER_S;
 	return times;
@@ -323,6 +330,8 @@ GuardTimes
 guards_held_since(const GuardTimes *before)
 {
 	GuardTimes	times = guards_held();
+
+	Assert(before != NULL);
 
 	for (int i = 0; i < NUM_GUARDS; i++)
 		times.seconds[i] = Max(times.seconds[i] - before->seconds[i], 0);
@@ -341,6 +350,7 @@ void
 guards_join(int leader)
 {
 	Assert(leader == INVALID_PROC_NUMBER || (leader >= 0 && leader < MaxBackends));
+	Assert(guards_shared != NULL);
 	memset(&guarded, 0, sizeof(guarded));
 	if (leader != INVALID_PROC_NUMBER)
 		guarded.vacuum = &guards_shared->vacuums[leader];
@@ -372,6 +382,8 @@ guards_leave(void)
 void
 guards_point(void)
 {
+	Assert(InterruptHoldoffCount == 0 && CritSectionCount == 0);
+
 	if (guarded.vacuum == NULL)
 		return;
 	if (unlikely(++guarded.calls % CALLS_A_LOOK == 0))
@@ -439,6 +451,7 @@ guards_end_pins(void)
 void
 guards_drop_stream(void)
 {
+	Assert(guarded.pins > 0);
 	if (guarded.pins == 1)
 		guarded.stream_is_cut = false;
 }
@@ -451,6 +464,8 @@ guards_drop_stream(void)
 bool
 guards_cut_stream(void)
 {
+	Assert(guarded.pins > 0);
+
 	/* of no use while a loop around this one has pages pinned, too */
 	if (likely(!guards_hold_is_due()) || guarded.pins > 1)
 		return false;
@@ -471,6 +486,7 @@ guards_resume_stream(ReadStream *stream, void **per_buffer_data, Buffer *other_p
 	Buffer		buffer = InvalidBuffer;
 
 	Assert(guarded.pins > 0);
+	Assert(stream != NULL);
 	while (unlikely(guarded.stream_is_cut) && !BufferIsValid(buffer))
 	{
 		Assert(guarded.pins == 1);

@@ -47,6 +47,8 @@ guards_shmem_init(void)
 {
 	bool		found;
 
+	Assert(LWLockHeldByMe(AddinShmemInitLock));
+
 	guards_shared = ShmemInitStruct("pg_cyclone guards", guards_shmem_size(), &found);
 	if (!found)
 	{
@@ -112,6 +114,7 @@ guards_nap(long ms, Guard guard)
 	static uint32 wait_events[NUM_GUARDS] = {0};
 
 	Assert(guarded.vacuum != NULL);
+	Assert(ms >= 0 && guard < NUM_GUARDS);
 
 	if (wait_events[GUARD_PAUSE] == 0)
 	{
@@ -137,6 +140,7 @@ guards_begin_hold(Guard guard)
 	GuardedVacuum *vacuum = guarded.vacuum;
 
 	Assert(guarded.vacuum != NULL);
+	Assert(guard < NUM_GUARDS && !guarded.holds[guard]);
 
 	if (pg_atomic_fetch_add_u32(&vacuum->holds[guard], 1) == 0)
 		pg_atomic_write_u64(&vacuum->hold_start[guard], now_ns());
@@ -176,6 +180,7 @@ guards_held_ns(GuardedVacuum *vacuum, Guard guard)
 	uint64		now = now_ns();
 	uint64		before = pg_atomic_read_u64(&vacuum->held_ns[guard]);
 
+	Assert(vacuum != NULL);
 	Assert(guard < NUM_GUARDS);
 	return pg_atomic_read_u32(&vacuum->holds[guard]) > 0 && now > start ? before + now - start : before;
 }
@@ -220,6 +225,7 @@ guards_tell_wal(void)
 uint64
 guards_wal_written(int pid)
 {
+	Assert(guards_shared != NULL);
 	Assert(pid != 0);
 	for (int i = 0; i < MaxBackends; i++)
 	{

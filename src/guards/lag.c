@@ -35,6 +35,7 @@
 
 #include "access/xlog.h"
 #include "commands/vacuum.h"
+#include "miscadmin.h"
 #include "nodes/pg_list.h"
 #include "replication/walsender.h"
 #include "replication/walsender_private.h"
@@ -91,6 +92,8 @@ guards_look_at_standbys(uint64 now)
 	uint64		due = pg_atomic_read_u64(&shared->next_look);
 	uint32		nobody = 0;
 	volatile int given_up = 0;
+
+	Assert(CritSectionCount == 0 && !LWLockHeldByMe(shared->lock));
 
 	if (now < due || !pg_atomic_compare_exchange_u64(&shared->next_look, &due, now + LOOK_NS) ||
 		!pg_atomic_compare_exchange_u32(&shared->looking, &nobody, 1))

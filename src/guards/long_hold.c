@@ -28,6 +28,7 @@ guards_say_if_held_for_long(Guard guard)
 	uint32		not_yet = 0;
 	int			seconds;
 
+	Assert(guard < NUM_GUARDS);
 	Assert(vacuum != NULL);
 	seconds = guards_held_ns(vacuum, guard) / NS_PER_S;
 

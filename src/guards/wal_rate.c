@@ -24,6 +24,7 @@
 
 #include "commands/vacuum.h"
 #include "executor/instrument.h"
+#include "miscadmin.h"
 #include "storage/lwlock.h"
 #include "storage/spin.h"
 
@@ -60,6 +61,8 @@ wal_rate_is_due(void)
 	Guard		guard;
 	double		rate = rate_in_force(&guard);
 	uint64		written = guards_wal_bytes() - guarded.wal_bytes;
+
+	Assert(guarded.vacuum != NULL);
 
 	if ((isinf(rate) && pg_atomic_read_u32(&guards_shared->max_lag_ms) == 0) || is_exempt(guard))
 	{
@@ -101,6 +104,7 @@ void
 wal_rate_sleep(void)
 {
 	Assert(guarded.vacuum != NULL);
+	Assert(InterruptHoldoffCount == 0 && CritSectionCount == 0);
 	while (guarded.wal_paid_until != 0 && !guards_hold_is_due())
 	{
 		uint64		now = now_ns();

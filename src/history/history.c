@@ -76,6 +76,7 @@ static void fail_at_exit(int code, Datum arg);
 void
 history_init(void)
 {
+	Assert(process_shared_preload_libraries_in_progress);
 	previous_emit_log_hook = emit_log_hook;
 	emit_log_hook = note_message;
 }
@@ -109,6 +110,7 @@ history_begin(HistoryKind kind, Relation rel, const VacuumParams *params)
 	Assert((unsigned) kind <= HISTORY_REPACK);
 	Assert(IsTransactionState());
 	Assert(CheckRelationLockedByMe(rel, ShareUpdateExclusiveLock, true));
+	Assert(params != NULL);
 
 	is_running = false;
 	progress_run(kind, RelationGetRelid(rel), AmAutoVacuumWorkerProcess(), pages);
@@ -163,6 +165,8 @@ history_vacuumed(const TableResult *result)
 	HistoryFigures *figures = history_figures();
 	const VacuumCounters *counters = &result->counters;
 	const double *seconds = result->phase_seconds;
+
+	Assert(result != NULL);
 
 	if (figures == NULL)
 		return;

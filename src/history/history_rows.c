@@ -197,6 +197,7 @@ history_rows_add(HistoryRow *row)
 	bool		is_written;
 	int			error;
 
+	Assert(row != NULL);
 	Assert(shared != NULL);
 	Assert(row->kind <= HISTORY_REPACK && row->outcome <= HISTORY_FAILED &&
 		   row->started_by <= HISTORY_COMPACTION);
@@ -231,6 +232,7 @@ history_rows_copy(HistoryRow **rows)
 	int			nrows;
 
 	Assert(rows != NULL);
+	Assert(shared == NULL || !LWLockHeldByMe(rows_lock));
 
 	*rows = NULL;
 	if (shared == NULL)
@@ -262,6 +264,7 @@ history_rows_last_autovacuum(Oid database, Oid relid, double *seconds)
 	const HistoryTable *table;
 	bool		is_known = false;
 
+	Assert(shared == NULL || !LWLockHeldByMe(rows_lock));
 	Assert(seconds != NULL);
 
 	if (shared == NULL)
@@ -294,6 +297,8 @@ history_rows_forget(void)
 	int64		nrows;
 	bool		is_forgotten;
 	int			error;
+
+	Assert(shared == NULL || (!LWLockHeldByMe(file_lock) && !LWLockHeldByMe(rows_lock)));
 
 	if (shared == NULL)
 		return 0;
@@ -502,6 +507,7 @@ history_rows_look_for_dropped(void)
 	TableKey	key;
 
 	Assert(IsTransactionState());
+	Assert(shared == NULL || !LWLockHeldByMe(rows_lock));
 
 	for (int i = 0; shared != NULL && i < LOOKS_A_RUN; i++)
 		if (is_looked_at(i, &key) &&
@@ -803,6 +809,8 @@ history_rows_shmem_init(void)
 		.entrysize = sizeof(HistoryUser)
 	};
 	bool		found;
+
+	Assert(LWLockHeldByMe(AddinShmemInitLock));
 
 	if (cyclone_history_size == 0)
 		return;

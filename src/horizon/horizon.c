@@ -103,6 +103,7 @@ horizon_of(const HorizonHolder *holder, HorizonScope scope, Oid database)
 	TransactionId xid = InvalidTransactionId;
 
 	Assert(holder != NULL);
+	Assert((unsigned) scope <= SCOPE_SHARED);
 	if (scope == SCOPE_OWN)
 		return InvalidTransactionId;
 	if (scope == SCOPE_SHARED || holder->everywhere || holder->database == database)
@@ -121,6 +122,7 @@ horizon_describe_oldest(Relation rel, TransactionId cutoff)
 	TransactionId oldest = InvalidTransactionId;
 	const HorizonHolder *who = NULL;
 
+	Assert(IsTransactionState() && rel != NULL);
 	Assert(TransactionIdIsValid(cutoff));
 	foreach_ptr(HorizonHolder, holder, horizon_holders(GetOuterUserId()))
 	{
@@ -142,6 +144,8 @@ char *
 horizon_line(Relation rel, TransactionId cutoff)
 {
 	char	   *holder = horizon_describe_oldest(rel, cutoff);
+
+	Assert(TransactionIdIsValid(cutoff));
 
 	if (holder == NULL)
 		return pstrdup(_("horizon: the removal of dead rows is not held back any more"));

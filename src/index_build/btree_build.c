@@ -84,6 +84,7 @@ btree_build_begin(BtreeBuild *build, const BtreeSample *sample, int nparts, Rela
 	int64		passed = 0;
 	int			next = 1;
 
+	Assert(build != NULL);
 	Assert(nparts == 1 || (nparts > 1 && sample != NULL));
 	Assert(nparts == 1 || (sample->nrows > 0 && sample->weight > 0));
 	Assert(CheckRelationLockedByMe(index, AccessExclusiveLock, true));
@@ -129,9 +130,11 @@ btree_build_parts(BtreePart *parts, int nparts, SharedFileSet *files, Relation h
 	TablePass	pass = {.heap = heap,.nsorts = nparts};
 	instr_time	start;
 
+	Assert(parts != NULL);
 	Assert(nparts > 0);
 	Assert(parts[0].collection == NULL || nparts == 1);
 	Assert(CheckRelationLockedByMe(heap, ShareLock, true));
+	Assert(files != NULL || parts[0].build->nparts == 1);
 	pass.slot = MakeSingleTupleTableSlot(RelationGetDescr(heap), &TTSOpsHeapTuple);
 	pass.nblocks = RelationGetNumberOfBlocks(heap);
 	pass.sorts = palloc0_array(PartSort, nparts);
@@ -238,6 +241,8 @@ build_part(TablePass *pass, PartSort *sort, SharedFileSet *files)
 void
 btree_build_end(BtreeBuild *build, SharedFileSet *files, Relation heap, Relation index)
 {
+	Assert(build != NULL);
+	Assert(CheckRelationLockedByMe(heap, ShareLock, true));
 	Assert(build->relid == RelationGetRelid(index));
 	Assert(CheckRelationLockedByMe(index, AccessExclusiveLock, true));
 	if (pg_atomic_read_u32(&build->parts_done) != build->nparts)

@@ -133,7 +133,9 @@ btree_collection_size(double rows, BlockNumber nblocks, int nparts, int nindexes
 	Size		nranges = nblocks / RANGE_BLOCKS + 1;
 	Size		entries = (Size) (rows * (1 + SPARE_SHARE)) + SPARE_ENTRIES;
 
+	Assert(rows >= 0);
 	Assert(nparts > 0 && nparts <= PG_UINT16_MAX && nindexes > 0);
+	Assert(entry_sizes > 0);
 	return add_size(MAXALIGN(sizeof(BtreeCollection)),
 					add_size(mul_size(mul_size(nindexes, nranges), sizeof(Size) + head_size(nparts)),
 							 mul_size(entries, entry_sizes)));
@@ -144,6 +146,7 @@ void
 btree_collection_begin(BtreeCollection *collection, Size size, BlockNumber nblocks, int nparts,
 					   int nindexes)
 {
+	Assert(collection != NULL);
 	Assert(size > 0 && nparts > 0 && nindexes > 0);
 	collection->size = size;
 	collection->nindexes = nindexes;
@@ -178,6 +181,9 @@ btree_collect_rows(BtreeCollection *collection, BtreePart *parts, Relation heap)
 	Collecting	collecting = {.collection = collection,.range = InvalidBlockNumber};
 	TableRows	rows = {.heap = heap,.next_blocks = next_range,.take_page = collect_page,.arg = &collecting};
 	bool		is_whole = true;
+
+	Assert(collection != NULL && parts != NULL);
+	Assert(CheckRelationLockedByMe(heap, ShareLock, true));
 
 	collecting.slot = MakeSingleTupleTableSlot(RelationGetDescr(heap), &TTSOpsHeapTuple);
 	collecting.indexes = palloc0_array(CollectedIndex, collection->nindexes);
@@ -369,6 +375,7 @@ btree_collect_take(BtreeCollection *collection, PartSort *sort)
 	Size		room = memory > share ? memory - share : 0;
 	Size		total = 0;
 
+	Assert(collection != NULL && sort->sort == NULL);
 	Assert(!key_code_has_tuples(sort->code) && btree_collection_is_whole(collection));
 	Assert(part->number >= 0 && part->number < collection->nparts);
 	for (int pass = 0; pass < 2; pass++)

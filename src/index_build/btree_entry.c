@@ -16,6 +16,7 @@
 #include "access/nbtree.h"
 #include "catalog/index.h"
 #include "executor/executor.h"
+#include "storage/lmgr.h"
 #include "utils/sortsupport.h"
 
 #include "compat.h"
@@ -33,6 +34,8 @@ btree_entry_order(KeyOrder *order, Relation index)
 	BTScanInsert key = _bt_mkscankey(index, NULL);
 
 	Assert(order != NULL);
+	Assert(index->rd_rel->relam == BTREE_AM_OID);
+	Assert(CheckRelationLockedByMe(index, AccessShareLock, true));
 
 	order->desc = RelationGetDescr(index);
 	order->nkeys = IndexRelationGetNumberOfKeyAttributes(index);
@@ -57,6 +60,8 @@ btree_entry_compare(const KeyOrder *order, Entry *left, const Datum *values,
 					const bool *isnull, ItemPointer tid)
 {
 	Assert(order->nkeys > 0 && order->nkeys <= INDEX_MAX_KEYS);
+	Assert(left != NULL && values != NULL && isnull != NULL);
+	Assert(ItemPointerIsValid(tid));
 	for (int i = 0; i < order->nkeys; i++)
 	{
 		int			result = ApplySortComparator(left->values[i], left->isnull[i],
@@ -73,6 +78,9 @@ btree_entry_compare(const KeyOrder *order, Entry *left, const Datum *values,
 void
 btree_entry_take_apart(const KeyOrder *order, IndexTuple tuple, Entry *entry)
 {
+	Assert(order->nkeys > 0 && order->nkeys <= INDEX_MAX_KEYS);
+	Assert(tuple != NULL && entry != NULL);
+
 	for (int i = 0; i < order->nkeys; i++)
 		entry->values[i] = index_getattr(tuple, i + 1, order->desc, &entry->isnull[i]);
 	entry->tid = tuple->t_tid;
@@ -127,6 +135,8 @@ bool
 btree_entry_make(EntryMaker *maker, Datum *values, bool *isnull)
 {
 	Assert(maker->estate != NULL);
+	Assert(!TTS_EMPTY(maker->slot));
+	Assert(values != NULL && isnull != NULL);
 	ResetPerTupleExprContext(maker->estate);
 	if (maker->predicate != NULL &&
 		!ExecQual(maker->predicate, GetPerTupleExprContext(maker->estate)))
@@ -148,6 +158,8 @@ btree_entry_make(EntryMaker *maker, Datum *values, bool *isnull)
 void
 btree_entry_maker_end(EntryMaker *maker)
 {
+	Assert(maker->estate != NULL);
+
 	FreeExecutorState(maker->estate);
 	/* they may be in the executor's memory */
 	maker->info->ii_ExpressionsState = NIL;

@@ -19,6 +19,7 @@
 #include "executor/executor.h"
 #include "miscadmin.h"
 #include "storage/bufmgr.h"
+#include "storage/lmgr.h"
 #include "utils/sampling.h"
 
 #include "compat.h"
@@ -43,6 +44,8 @@ btree_sample(Relation heap, Relation index, int nparts)
 	BtreeSample *sample = palloc0_object(BtreeSample);
 	KeyOrder	order;
 
+	Assert(CheckRelationLockedByMe(heap, ShareLock, true));
+	Assert(CheckRelationLockedByMe(index, AccessExclusiveLock, true));
 	Assert(nparts > 0);
 	take_sample(sample, heap, index, nparts * SAMPLE_PAGES);
 	if (sample->nrows < (DEBUG_LIMIT(btree_parts, 0) > 0 ? 1 : nparts * MIN_SAMPLE_ROWS))

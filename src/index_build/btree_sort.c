@@ -61,6 +61,7 @@ btree_sort_begin(TablePass *pass, BtreePart *part, PartSort *sort)
 {
 	BtreeBuild *build = part->build;
 
+	Assert(pass != NULL && sort != NULL);
 	Assert(part->number >= 0 && part->number < build->nparts);
 	Assert(build->relid == RelationGetRelid(part->index));
 	Assert(CheckRelationLockedByMe(part->index, AccessExclusiveLock, true));
@@ -139,6 +140,8 @@ btree_sort_share_memory(TablePass *pass)
 	Size		largest = 0;
 	Size		capacity;
 
+	Assert(pass->nsorts > 0 && !pass->has_begun);
+
 	for (int i = 0; i < pass->nsorts; i++)
 		if (pass->sorts[i].code != NULL)
 		{
@@ -173,6 +176,7 @@ btree_sort_rows(TablePass *pass)
 	TableRows	rows = {.heap = pass->heap,.next_blocks = all_blocks,.take_page = sort_page,.arg = pass};
 
 	Assert(pass->nsorts > 0);
+	Assert(!pass->has_begun);
 	if (has_sorts(pass))
 		table_rows_read(&rows);
 	pass->rows = rows.live;
@@ -330,6 +334,9 @@ btree_sort_compare_ties(const void *a, const void *b, void *arg)
 	PartSort   *sort = arg;
 	Entry		left;
 	Entry		right;
+
+	Assert(a != NULL && b != NULL);
+	Assert(sort->code != NULL && key_code_has_tuples(sort->code));
 
 	CHECK_FOR_INTERRUPTS();
 	btree_entry_take_apart(&sort->order, key_code_tuple(sort->code, a), &left);

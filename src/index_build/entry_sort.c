@@ -167,6 +167,7 @@ void
 entry_sort_put(EntrySort *sort, const uint64 *entry)
 {
 	Assert(sort->heap == NULL && sort->next == 0);
+	Assert(entry != NULL);
 	if (unlikely(sort->nentries == sort->capacity))
 		write_run(sort);
 	entries_copy(entry_at(sort, sort->entries, sort->nentries++), entry, sort->nwords);
@@ -177,6 +178,7 @@ void
 entry_sort_put_all(EntrySort *sort, const uint64 *entries, Size n)
 {
 	Assert(sort->heap == NULL && sort->next == 0);
+	Assert(entries != NULL);
 	while (n > 0)
 	{
 		Size		some;
@@ -221,6 +223,7 @@ entry_sort_end_ties(EntrySort *sort, qsort_arg_comparator compare, void *arg)
 	Size		begin = 0;
 
 	Assert(sort->nruns == 0 && sort->next == 0);
+	Assert(compare != NULL);
 	for (Size i = 1; i <= sort->nentries; i++)
 	{
 		const uint64 *entry = entry_at(sort, sort->entries, i);
@@ -243,6 +246,8 @@ const uint64 *
 entry_sort_next(EntrySort *sort)
 {
 	Run		   *run;
+
+	Assert(sort->heap != NULL || sort->nruns == 0);
 
 	if (sort->heap == NULL)
 		return sort->next == sort->nentries ? NULL :
@@ -270,6 +275,7 @@ entry_sort_next(EntrySort *sort)
 const uint64 *
 entry_sort_ahead(const EntrySort *sort, Size number)
 {
+	Assert(sort->heap != NULL || sort->nruns == 0);
 	return sort->heap == NULL && number < sort->nentries - sort->next ?
 		entry_at(sort, sort->entries, sort->next + number) : NULL;
 }

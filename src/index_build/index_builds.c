@@ -141,8 +141,11 @@ static void reindex_by_server(void *arg);
 void
 index_builds_run(IndexBuilds *builds, IndexBuildsResult *result)
 {
+	Assert(IsTransactionState() && !IsInParallelMode());
+	Assert(CheckRelationOidLockedByMe(builds->relid, AccessExclusiveLock, true));
 	Assert(builds->nalone >= 0 && builds->nalone < builds->nbuilds);
 	Assert(builds->nmembers > 0);
+	Assert(result != NULL);
 	for (int i = builds->nalone; i < builds->nbuilds; i++)
 		give_new_file(builds->builds[i].relid);
 	DEBUG_POINT("rewrite-index-files");
@@ -161,6 +164,8 @@ index_builds_run(IndexBuilds *builds, IndexBuildsResult *result)
 void
 index_builds_spare_memory(void)
 {
+	Assert(!IsInParallelMode());
+
 	if (team_lacked_memory())
 		(void) set_config_option("max_parallel_maintenance_workers", "0",
 								 PGC_USERSET, PGC_S_SESSION, GUC_ACTION_SAVE, true, 0, false);

@@ -17,6 +17,7 @@
 #include "access/table.h"
 #include "miscadmin.h"
 #include "nodes/pg_list.h"
+#include "storage/lmgr.h"
 #include "storage/shmem.h"
 
 #include "debug_point.h"
@@ -42,6 +43,9 @@ builds_sample(IndexBuilds *builds)
 	Division   *divisions = palloc0_array(Division, nbuilds);
 	Relation	heap = table_open(builds->relid, NoLock);
 	int			nparts = DEBUG_LIMIT(btree_parts, builds->nmembers);
+
+	Assert(nbuilds > 0 && builds->nmembers > 0);
+	Assert(CheckRelationLockedByMe(heap, ShareLock, true));
 
 	for (int i = 0; i < nbuilds; i++)
 	{
@@ -83,6 +87,8 @@ builds_list_room(const IndexBuilds *builds, const Division *divisions)
 {
 	Size		size = offsetof(TeamShared, builds);
 
+	Assert(builds != NULL && divisions != NULL);
+
 	for (int i = 0; i < builds->nbuilds - builds->nalone; i++)
 		size = add_size(size, mul_size(sizeof(TeamBuild), divisions[i].nparts));
 	return MAXALIGN(size);
@@ -110,6 +116,7 @@ builds_btrees_room(const IndexBuilds *builds, const Division *divisions)
 void
 builds_divide(const IndexBuilds *builds, Division *divisions, int nmembers)
 {
+	Assert(builds != NULL && divisions != NULL);
 	Assert(nmembers > 0);
 	for (int i = 0; i < builds->nbuilds - builds->nalone; i++)
 	{
@@ -138,6 +145,7 @@ builds_list(TeamShared *shared, const IndexBuilds *builds, const Division *divis
 	List	   *divided = NIL;
 
 	Assert(nmembers > 0 && nbuilds > 0);
+	Assert(divisions != NULL && place > 0);
 	for (int i = 0; i < nbuilds; i++)
 	{
 		const Division *division = &divisions[i];

@@ -86,6 +86,8 @@ index_builds_plan(Relation rel, Oid new_relid, int asked)
 	int			ndivided = 0;
 
 	Assert(CheckRelationLockedByMe(rel, AccessExclusiveLock, true));
+	Assert(CheckRelationOidLockedByMe(new_relid, AccessExclusiveLock, true));
+	Assert(asked >= -1);
 	if (RelationUsesLocalBuffers(rel))
 		return NULL;
 

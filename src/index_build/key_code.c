@@ -40,6 +40,7 @@
 #include "catalog/pg_am.h"
 #include "catalog/pg_enum.h"
 #include "catalog/pg_index.h"
+#include "storage/lmgr.h"
 #include "utils/catcache.h"
 #include "utils/float.h"
 #include "utils/fmgroids.h"
@@ -216,6 +217,8 @@ key_code_begin(Relation index)
 	KeyCode    *code = palloc0_object(KeyCode);
 	int			nkeys = index->rd_index->indnkeyatts;
 
+	Assert(CheckRelationLockedByMe(index, AccessShareLock, true));
+
 	if (index->rd_rel->relam != BTREE_AM_OID)
 		return NULL;
 	code->desc = RelationGetDescr(index);
@@ -335,6 +338,7 @@ key_code_is_worthless(KeyCode *code, int64 nentries)
 {
 	SortSupport support = &code->abbreviation;
 
+	Assert(nentries >= 0);
 	return support->abbrev_abort != NULL &&
 		support->abbrev_abort((int) Min(nentries, INT_MAX), support);
 }
@@ -344,6 +348,7 @@ void
 key_code_set_tuple(const KeyCode *code, uint64 *entry, IndexTuple tuple)
 {
 	Assert(code->has_tuples);
+	Assert(tuple != NULL);
 	entry[code->nwords] = (uint64) (uintptr_t) tuple;
 }
 
@@ -358,6 +363,9 @@ key_code_encode(const KeyCode *code, const Datum *values, const bool *isnull,
 {
 	uint64		number = (uint64) ItemPointerGetBlockNumber(tid) << OFFSET_BITS |
 		ItemPointerGetOffsetNumber(tid);
+
+	Assert(values != NULL && isnull != NULL);
+	Assert(ItemPointerIsValid(tid));
 
 	entry[0] = 0;
 	entry[1] = 0;
@@ -457,6 +465,8 @@ key_code_tuple(KeyCode *code, const uint64 *entry)
 {
 	IndexTuple	tuple = code->tuple;
 
+	Assert(entry != NULL);
+
 	if (code->has_tuples)
 		return (IndexTuple) (uintptr_t) entry[code->nwords];
 	if (unlikely(entry[code->nwords - 1] & INEXACT))
@@ -547,6 +557,7 @@ key_code_tid(const KeyCode *code, const uint64 *entry, ItemPointer tid)
 {
 	uint64		number = (entry[code->nwords - 1] & TAIL_MASK) >> 1;
 
+	Assert(tid != NULL);
 	ItemPointerSet(tid, number >> OFFSET_BITS, number & mask_of(OFFSET_BITS));
 }
 
@@ -555,6 +566,8 @@ bool
 key_code_same_keys(const KeyCode *code, const uint64 *left, const uint64 *right)
 {
 	int			last = code->nwords - 1;
+
+	Assert(left != NULL && right != NULL);
 
 	for (int i = 0; i < last; i++)
 		if (left[i] != right[i])

@@ -29,6 +29,7 @@
 #include "catalog/pg_proc.h"
 #include "catalog/pg_type.h"
 #include "nodes/nodeFuncs.h"
+#include "storage/lmgr.h"
 #include "utils/builtins.h"
 #include "utils/lsyscache.h"
 #include "utils/syscache.h"
@@ -48,6 +49,8 @@ bool
 index_is_plain(Relation index)
 {
 	Form_pg_index form = index->rd_index;
+
+	Assert(CheckRelationLockedByMe(index, AccessShareLock, true));
 
 	return is_builtin(index->rd_rel->relam) &&
 		form->indisvalid && form->indisready && form->indislive &&

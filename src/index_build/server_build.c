@@ -52,6 +52,7 @@
 #include "miscadmin.h"
 #include "optimizer/optimizer.h"
 #include "pgstat.h"
+#include "storage/lmgr.h"
 #include "utils/backend_progress.h"
 #include "utils/backend_status.h"
 #include "utils/guc.h"
@@ -89,6 +90,8 @@ static void restore_progress(const ProgressReport *report);
 int
 server_build_workers(Oid heap_relid, Relation index)
 {
+	Assert(CheckRelationOidLockedByMe(heap_relid, AccessExclusiveLock, true));
+	Assert(CheckRelationLockedByMe(index, AccessExclusiveLock, true));
 	Assert(OidIsValid(heap_relid));
 	if (!index->rd_indam->amcanbuildparallel)
 		return 0;
@@ -100,6 +103,9 @@ bool
 server_build_has_workers(Relation rel, Oid heap_relid)
 {
 	bool		found = false;
+
+	Assert(CheckRelationLockedByMe(rel, AccessExclusiveLock, true));
+	Assert(CheckRelationOidLockedByMe(heap_relid, AccessExclusiveLock, true));
 
 	foreach_oid(relid, RelationGetIndexList(rel))
 	{
@@ -121,6 +127,7 @@ server_build(bool has_workers, void (*routine) (void *), void *arg)
 	Assert(IsTransactionState() && !IsInParallelMode());
 	Assert(GetCurrentTransactionNestLevel() == 1);
 	Assert(InterruptHoldoffCount == 0 && CritSectionCount == 0);
+	Assert(routine != NULL);
 
 	/* here a guard may hold it, as none can once the build has begun */
 	guards_point();

@@ -40,6 +40,7 @@ table_rows_read(TableRows *rows)
 	bool		goes_on = true;
 
 	Assert(CheckRelationLockedByMe(rows->heap, ShareLock, true));
+	Assert(rows->next_blocks != NULL && rows->take_page != NULL);
 	stream = read_stream_begin_relation(READ_STREAM_FULL | READ_STREAM_SEQUENTIAL | COMPAT_READ_STREAM_BATCHING,
 										strategy, rows->heap, MAIN_FORKNUM, next_block, rows, 0);
 	guards_begin_pins();

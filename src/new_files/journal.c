@@ -133,6 +133,8 @@ journal_write(const char *path, int position, JournalRecord *records,
 	int			fd;
 	bool		done;
 
+	Assert(path != NULL && records != NULL);
+
 	/* a new file is made durable by journal_sync */
 	Assert(position >= 0 && nrecords > 0);
 	Assert(!durable || position > 0);

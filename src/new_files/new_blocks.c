@@ -69,6 +69,8 @@ new_blocks_shmem_request(void)
 void
 new_blocks_init(NewBlocksShared *shared)
 {
+	Assert(shared != NULL);
+
 	LWLockInitialize(&shared->lock, GetNamedLWLockTranche(LOCK_NAME)->lock.tranche);
 	pg_atomic_init_u32(&shared->nblocks, 0);
 	pg_atomic_init_u64(&shared->rows, 0);
@@ -82,6 +84,7 @@ new_blocks_init(NewBlocksShared *shared)
 void
 new_blocks_go_on_behind(Relation rel, NewBlocksShared *shared)
 {
+	Assert(CheckRelationLockedByMe(rel, AccessExclusiveLock, true));
 	Assert(!LWLockHeldByMe(&shared->lock));
 	Assert(pg_atomic_read_u32(&shared->nblocks) == 0);
 	pg_atomic_write_u32(&shared->nblocks, RelationGetNumberOfBlocks(rel));
@@ -99,6 +102,8 @@ new_blocks_take(Relation rel, NewBlocksShared *shared, int n)
 {
 	BlockNumber start;
 
+	Assert(CheckRelationLockedByMe(rel, AccessExclusiveLock, true));
+	Assert(InterruptHoldoffCount == 0 && CritSectionCount == 0);
 	Assert(n > 0);
 	Assert(!LWLockHeldByMe(&shared->lock));
 
@@ -117,6 +122,8 @@ new_blocks_write(Relation rel, BlockNumber *blknos, Page *images, int n)
 {
 	SMgrRelation smgr = RelationGetSmgr(rel);
 	int			run;
+
+	Assert(blknos != NULL && images != NULL);
 
 	/* nobody else knows of the file, so its pages need no lock */
 	Assert(n > 0);
@@ -172,6 +179,9 @@ void
 new_blocks_sync(Relation rel, const NewBlocksShared *shared)
 {
 	SMgrRelation smgr = RelationGetSmgr(rel);
+
+	Assert(CheckRelationLockedByMe(rel, AccessExclusiveLock, true));
+	Assert(shared != NULL);
 
 	if (SmgrIsTemp(smgr))
 		return;

@@ -48,6 +48,7 @@
 #include "access/xlog.h"
 #include "catalog/storage.h"
 #include "miscadmin.h"
+#include "storage/lmgr.h"
 #include "storage/lwlock.h"
 #include "utils/inval.h"
 #include "utils/lsyscache.h"
@@ -87,6 +88,8 @@ new_files_begin(Relation rel)
 	JournalRecord *records;
 	ListCell   *cell;
 
+	Assert(IsTransactionState() && !IsInParallelMode());
+	Assert(CheckRelationLockedByMe(rel, AccessExclusiveLock, true));
 	Assert(GetCurrentTransactionNestLevel() == 1);
 	Assert(journal_path[0] == '\0');
 

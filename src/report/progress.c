@@ -108,6 +108,7 @@ progress_run(int kind, Oid relid, bool is_autovacuum, BlockNumber pages)
 {
 	ProgressSlot *slot;
 
+	Assert(kind >= 0);
 	Assert(OidIsValid(relid));
 	if (!slot_is_mine())
 		return;
@@ -323,6 +324,8 @@ void
 progress_shmem_init(void)
 {
 	bool		found;
+
+	Assert(LWLockHeldByMe(AddinShmemInitLock));
 
 	slots = ShmemInitStruct("pg_cyclone progress",
 							mul_size(sizeof(ProgressSlot), MaxBackends),

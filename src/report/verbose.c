@@ -19,6 +19,7 @@
 #include "postgres.h"
 
 #include "access/transam.h"
+#include "access/xact.h"
 #include "miscadmin.h"
 #include "pgstat.h"
 #include "storage/bufmgr.h"
@@ -67,6 +68,8 @@ report_append_command(StringInfo buf, const char *command)
 {
 	char	   *user = GetUserNameFromId(GetSessionUserId(), true);
 
+	Assert(IsTransactionState());
+	Assert(buf != NULL && command != NULL);
 	appendStringInfo(buf, _("started by: %s command of user \"%s\"\n"),
 					 command, user != NULL ? user : "?");
 }
@@ -97,6 +100,9 @@ report_end(const ReportStart *start, const VacuumParams *params,
 	double		elapsed_seconds = (double) (now - start->time) / 1000000.0;
 	StringInfoData body;
 	StringInfoData message;
+
+	Assert(IsTransactionState());
+	Assert(rel != NULL && result != NULL);
 
 	if (!verbose && !to_log)
 		return;
@@ -354,6 +360,7 @@ report_append_held(StringInfo buf, const GuardTimes *before)
 {
 	GuardTimes	held = guards_held_since(before);
 
+	Assert(buf != NULL);
 	Assert(before != NULL);
 
 	if (held.seconds[GUARD_PAUSE] > 0)

@@ -30,6 +30,7 @@
 #include "pgstat.h"
 #include "storage/bufmgr.h"
 #include "storage/fd.h"
+#include "storage/lmgr.h"
 #include "utils/builtins.h"
 #include "utils/rel.h"
 
@@ -74,6 +75,7 @@ disk_space_check(Relation rel, const char *command)
 				sort_bytes = 0;
 	int			nsorts = 0;
 
+	Assert(CheckRelationLockedByMe(rel, AccessShareLock, true));
 	Assert(command != NULL);
 	if (cyclone_check_disk_space == DISK_SPACE_OFF)
 		return;
@@ -125,6 +127,8 @@ disk_space_suffices(Relation index, BlockNumber pages)
 {
 	List	   *file_systems = NIL;
 	uint64		bytes = (uint64) pages * BLCKSZ;
+
+	Assert(CheckRelationLockedByMe(index, AccessShareLock, true));
 
 	if (cyclone_check_disk_space == DISK_SPACE_OFF)
 		return true;

@@ -95,6 +95,8 @@ heap_copy_open(TableRewrite *rewrite, RewriteHeap heap)
 {
 	HeapCopyShared *shared = &rewrite->shared->heaps[heap];
 
+	Assert(rewrite->old_heaps[heap] == NULL && rewrite->new_heaps[heap] == NULL);
+
 	if (!shared->is_wanted)
 		return;
 	rewrite->old_heaps[heap] = table_open(shared->old_relid, AccessExclusiveLock);
@@ -125,6 +127,8 @@ void
 heap_copy_init_shared(RewriteShared *shared, HeapCopyShared *copy)
 {
 	pg_atomic_uint32 *words;
+
+	Assert(shared->nmembers > 0);
 
 	if (!copy->is_wanted)
 		return;
@@ -267,6 +271,7 @@ void
 heap_copy_finish(TableRewrite *rewrite, RewriteHeap heap)
 {
 	Assert(rewrite_is_leader(rewrite) && rewrite->new_pages != NULL);
+	Assert(rewrite->new_heaps[heap] != NULL);
 	new_pages_end(rewrite->new_pages);
 	rewrite->new_pages = NULL;
 	new_blocks_sync(rewrite->new_heaps[heap], &rewrite->shared->heaps[heap].new_blocks);
@@ -429,6 +434,9 @@ void
 heap_copy_note_values(TableRewrite *rewrite, HeapTuple tuple)
 {
 	TupleDesc	desc = RelationGetDescr(rewrite->old_heaps[REWRITE_TABLE]);
+
+	Assert(rewrite->values != NULL && rewrite->nulls != NULL);
+	Assert(tuple != NULL);
 
 	if (!HeapTupleHasExternal(tuple) || rewrite->shared->value_ids_start == 0 ||
 		DEBUG_FAULT("rewrite-value"))

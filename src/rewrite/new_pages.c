@@ -19,6 +19,8 @@
 #include "postgres.h"
 
 #include "access/htup_details.h"
+#include "miscadmin.h"
+#include "storage/lmgr.h"
 
 #include "compat.h"
 #include "new_files/new_item.h"
@@ -51,6 +53,9 @@ new_pages_begin(Relation rel, NewBlocksShared *shared, bool packs_tightly)
 {
 	NewPages   *pages = palloc0_object(NewPages);
 
+	Assert(CheckRelationLockedByMe(rel, AccessExclusiveLock, true));
+	Assert(shared != NULL);
+
 	pages->rel = rel;
 	pages->shared = shared;
 	pages->packs_tightly = packs_tightly;
@@ -67,6 +72,8 @@ new_pages_add(NewPages *pages, HeapTupleHeader tuple, Size len)
 {
 	HeapTupleHeader copy;
 	Page		page;
+
+	Assert(tuple != NULL);
 
 	/* tuple_copy.c sees to it */
 	Assert(len >= SizeofHeapTupleHeader && MAXALIGN(len) <= MaxHeapTupleSize);
@@ -105,6 +112,7 @@ void
 new_pages_flush(NewPages *pages)
 {
 	Assert(pages->page == NULL || pages->page == run_page(pages, pages->nfull));
+	Assert(InterruptHoldoffCount == 0);
 	if (pages->nfull < NEW_BLOCKS_RUN)
 		return;
 	write_run(pages);
@@ -124,6 +132,7 @@ new_pages_tid(const NewPages *pages, HeapTupleHeader tuple, ItemPointer tid)
 	int			number = ((char *) tuple - pages->run) / BLCKSZ;
 	Page		page = run_page(pages, number);
 
+	Assert(tid != NULL);
 	Assert((char *) tuple >= pages->run && number <= pages->nfull);
 	/* the last one has the highest offset */
 	ItemPointerSet(tid, pg_atomic_read_u32(&pages->shared->nblocks) + number,
@@ -149,6 +158,8 @@ NewPlace
 new_pages_place(NewPages *pages)
 {
 	NewPlace	place = {.reserved = pages->reserved};
+
+	Assert(pages->nfull < NEW_BLOCKS_RUN + MAX_SPARE_PAGES);
 
 	pages->packs_tightly = false;
 	pages->room_before = 0;
@@ -181,6 +192,8 @@ new_place_next(NewPlace *place, Size len)
 void
 new_place_end_page(NewPlace *place)
 {
+	Assert(place != NULL);
+
 	if (place->offset == 0)
 		return;
 	place->blkno++;
@@ -250,6 +263,8 @@ new_pages_take_over(NewPages *pages, Page leftover)
 void
 new_pages_end(NewPages *pages)
 {
+	Assert(InterruptHoldoffCount == 0);
+
 	if (pages->page != NULL)
 		pages->nfull++;
 	if (pages->nfull > 0)

@@ -90,6 +90,8 @@ prepare(TableRewrite *rewrite)
 void
 rewrite_audit_begin_page(TableRewrite *rewrite, Page page)
 {
+	Assert(page != NULL);
+
 	rewrite->audit_page = NULL;
 	if (likely(!audit_is_due()) || PageIsNew(page) ||
 		PageGetMaxOffsetNumber(page) > MaxOffsetNumber)
@@ -143,6 +145,8 @@ rewrite_audit_page(TableRewrite *rewrite, RewriteHeap heap, Buffer buffer)
 	TransactionId oldest_xmin = rewrite->shared->heaps[heap].oldest_xmin;
 	AuditPlace	place = {.rel = rel,.buffer = buffer,.blkno = BufferGetBlockNumber(buffer)};
 	MemoryContext old;
+
+	Assert(BufferIsValid(buffer));
 
 	if (likely(rewrite->audit_page == NULL))
 		return;
@@ -244,6 +248,7 @@ rewrite_audit_by_leader(TableRewrite *rewrite, HeapTuple old, HeapTupleHeader co
 	MemoryContext context;
 
 	Assert(rewrite_is_leader(rewrite));
+	Assert(copy != NULL && length > 0);
 	/* its context is used here */
 	Assert(rewrite->audit_page == NULL);
 
@@ -267,6 +272,7 @@ rewrite_audit_count(TableRewrite *rewrite, RewriteHeap heap, int64 kept)
 	AuditPlace	place = {.rel = rewrite->old_heaps[heap],.blkno = InvalidBlockNumber};
 
 	Assert(rewrite_is_leader(rewrite));
+	Assert(kept >= 0);
 
 	if (cyclone_audit <= 0)
 		return;
@@ -291,6 +297,8 @@ rewrite_audit_indexes(Oid relid, const char *command)
 	Relation	rel = table_open(relid, AccessExclusiveLock);
 	Oid			toast_relid = rel->rd_rel->reltoastrelid;
 	int64		naudited = 0;
+
+	Assert(command != NULL);
 
 	foreach_oid(index_relid, RelationGetIndexList(rel))
 	{

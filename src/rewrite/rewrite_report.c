@@ -15,10 +15,13 @@
 #include "access/genam.h"
 #include "access/relation.h"
 #include "access/table.h"
+#include "access/transam.h"
+#include "access/xact.h"
 #include "commands/dbcommands.h"
 #include "lib/stringinfo.h"
 #include "miscadmin.h"
 #include "storage/bufmgr.h"
+#include "storage/lmgr.h"
 #include "utils/builtins.h"
 #include "utils/fmgrprotos.h"
 #include "utils/lsyscache.h"
@@ -48,6 +51,8 @@ void
 rewrite_report_begin(RewriteResult *result, Relation rel, bool verbose)
 {
 	List	   *indexes = RelationGetIndexList(rel);
+
+	Assert(CheckRelationLockedByMe(rel, AccessExclusiveLock, true));
 
 	pg_rusage_init(&result->rusage);
 	result->held = guards_held();
@@ -92,6 +97,7 @@ rewrite_report_index(void *arg, Oid relid, double seconds)
 {
 	RewriteResult *result = arg;
 
+	Assert(result != NULL);
 	Assert(OidIsValid(relid) && seconds >= 0);
 	for (int i = SIZE_INDEXES; i < result->nsizes; i++)
 		if (result->sizes[i].relid == relid)
@@ -108,6 +114,9 @@ rewrite_report_heap(RewriteResult *result, bool verbose, Relation rel,
 					TransactionId oldest_xmin)
 {
 	const RewriteCounters *counters = &result->counters[REWRITE_TABLE];
+
+	Assert(result->relname != NULL);
+	Assert(rel != NULL && TransactionIdIsNormal(oldest_xmin));
 
 	if (verbose && counters->tuples_recently_dead > 0)
 		result->horizon = horizon_line(rel, oldest_xmin);
@@ -134,6 +143,9 @@ rewrite_report_end(const RewriteResult *result, bool verbose)
 	double		elapsed = elapsed_seconds(result);
 	bool		to_log = report_command_is_for_log(elapsed);
 	StringInfoData buf;
+
+	Assert(IsTransactionState());
+	Assert(result->relname != NULL);
 
 	note_history(result);
 	if (!verbose && !to_log)

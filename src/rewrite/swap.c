@@ -29,6 +29,7 @@
 #include "catalog/indexing.h"
 #include "catalog/objectaccess.h"
 #include "catalog/pg_class.h"
+#include "storage/lmgr.h"
 #include "utils/rel.h"
 #include "utils/relcache.h"
 #include "utils/syscache.h"
@@ -53,6 +54,8 @@ swap_files(Oid relid, Oid new_relid, TransactionId frozenxid, MultiXactId minmul
 	Relation	pg_class = table_open(RelationRelationId, RowExclusiveLock);
 
 	Assert(relid != new_relid);
+	Assert(CheckRelationOidLockedByMe(relid, AccessExclusiveLock, true));
+	Assert(CheckRelationOidLockedByMe(new_relid, AccessExclusiveLock, true));
 	swap_pair(pg_class, relid, new_relid, frozenxid, minmulti);
 	table_close(pg_class, RowExclusiveLock);
 	CommandCounterIncrement();
@@ -66,6 +69,8 @@ swap_finish(Oid relid, Oid new_relid)
 	Relation	rel;
 
 	Assert(relid != new_relid);
+	Assert(CheckRelationOidLockedByMe(relid, AccessExclusiveLock, true));
+	Assert(CheckRelationOidLockedByMe(new_relid, AccessExclusiveLock, true));
 	ObjectAddressSet(copy, RelationRelationId, new_relid);
 	performDeletion(&copy, DROP_RESTRICT, PERFORM_DELETION_INTERNAL);
 

@@ -65,6 +65,7 @@
 #include "utils/guc.h"
 #include "utils/lsyscache.h"
 #include "utils/rel.h"
+#include "utils/snapmgr.h"
 #include "utils/syscache.h"
 
 #include "compat.h"
@@ -141,6 +142,8 @@ table_rewrite_is_possible(Relation rel)
 {
 	TupleDesc	desc = RelationGetDescr(rel);
 
+	Assert(CheckRelationLockedByMe(rel, AccessShareLock, true));
+
 	if (rel->rd_rel->relkind == RELKIND_TOASTVALUE ||
 		IsSystemRelation(rel) ||
 		RelationIsMapped(rel) ||
@@ -172,6 +175,8 @@ table_rewrite(Relation rel, RepackCommand command, const VacuumParams *params)
 	bool		verbose = (params->options & VACOPT_VERBOSE) != 0;
 	ErrorContextCallback callback;
 
+	Assert(IsTransactionState() && GetCurrentTransactionNestLevel() == 1);
+	Assert(ActiveSnapshotSet() && !IsInParallelMode());
 	Assert(CheckRelationLockedByMe(rel, AccessExclusiveLock, true));
 	Assert(table_rewrite_is_possible(rel));
 

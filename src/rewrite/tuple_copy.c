@@ -134,6 +134,8 @@ tuple_copy_begin_page(TableRewrite *rewrite, Page page)
 	Size		begin = header->pd_special;
 	bool		in_order = true;
 
+	Assert(page != NULL);
+
 	for (OffsetNumber off = FirstOffsetNumber; off <= maxoff; off++)
 	{
 		ItemId		item = PageGetItemId(page, off);
@@ -206,7 +208,9 @@ tuple_copy_find(Relation rel, Page page, BlockNumber blkno, OffsetNumber off,
 {
 	ItemId		item;
 
+	Assert(rel != NULL);
 	Assert(OffsetNumberIsValid(off) && off <= PageGetMaxOffsetNumber(page));
+	Assert(tuple != NULL);
 	item = PageGetItemId(page, off);
 
 	if (!ItemIdIsNormal(item))
@@ -269,6 +273,8 @@ tuple_copy_prepare_header(TableRewrite *rewrite, RewriteHeap heap, HeapTupleHead
 bool
 tuple_copy_must_be_reformed(TableRewrite *rewrite, RewriteHeap heap, HeapTuple tuple)
 {
+	Assert(tuple->t_data != NULL);
+
 	if (unlikely(rewrite->lengths_are_doubtful ||
 				 tuple->t_len < Max(tuple->t_data->t_hoff, SizeofHeapTupleHeader) ||
 				 is_cut(rewrite, heap, tuple)))
@@ -312,6 +318,8 @@ is_cut(TableRewrite *rewrite, RewriteHeap heap, HeapTuple tuple)
 HeapTuple
 tuple_copy_reform(TableRewrite *rewrite, RewriteHeap heap, HeapTuple tuple)
 {
+	Assert(rewrite->values != NULL && rewrite->nulls != NULL);
+
 	heap_deform_tuple(tuple, RelationGetDescr(rewrite->old_heaps[heap]),
 					  rewrite->values, rewrite->nulls);
 	for (int i = 0; heap == REWRITE_TABLE && i < rewrite->ndropped; i++)

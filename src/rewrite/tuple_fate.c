@@ -46,7 +46,9 @@ tuple_fate(Relation rel, HeapTuple tuple, Buffer buffer,
 	TransactionId xmax = HeapTupleHeaderGetRawXmax(header);
 	TupleFate	fate;
 
+	Assert(rel != NULL);
 	Assert(TransactionIdIsNormal(oldest_xmin));
+	Assert(infomask != NULL);
 	*infomask = header->t_infomask;
 
 	if (!HeapTupleHeaderXminCommitted(header))

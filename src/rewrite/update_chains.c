@@ -165,6 +165,7 @@ update_chains_copy(TableRewrite *rewrite, RewriteCounters *sum)
 	};
 	uint64		planned;
 
+	Assert(rewrite->new_pages != NULL);
 	Assert(rewrite_is_leader(rewrite));
 	Assert(sum->tuples_in_chains > 0);
 
