@@ -41,6 +41,7 @@
 #include "utils/memutils.h"
 #include "utils/relcache.h"
 #include "utils/rel.h"
+#include "utils/snapmgr.h"
 #include "utils/timestamp.h"
 
 #include "debug_point.h"
@@ -121,6 +122,7 @@ copy_cleaner_find(Relation rel)
 {
 	bool		has_invalid = false;
 
+	Assert(IsTransactionState() && ActiveSnapshotSet());
 	Assert(CheckRelationLockedByMe(rel, ShareUpdateExclusiveLock, true));
 	if (RelationUsesLocalBuffers(rel))
 		return;
@@ -152,6 +154,7 @@ copy_cleaner_watch(Oid table, Oid copy)
 	static bool is_registered = false;
 	LOCKTAG		tag = copy_tag(copy);
 
+	Assert(IsTransactionState());
 	Assert(OidIsValid(table) && OidIsValid(copy));
 	/* never taken back, as only the callback registered last can be */
 	if (!is_registered)

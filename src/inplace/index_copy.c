@@ -51,6 +51,7 @@
 #include "utils/fmgroids.h"
 #include "utils/lsyscache.h"
 #include "utils/rel.h"
+#include "utils/snapmgr.h"
 #include "utils/syscache.h"
 
 #include "compat.h"
@@ -72,7 +73,10 @@ index_copy_create(IndexCopy *copy, Relation rel, Oid index)
 				on;
 	char	   *name;
 
+	Assert(ActiveSnapshotSet());
+	Assert(copy != NULL);
 	Assert(CheckRelationLockedByMe(rel, ShareUpdateExclusiveLock, true));
+	Assert(OidIsValid(index));
 
 	/* sessions that rename or move an index have no lock on the table */
 	if (!ConditionalLockRelationOid(index, ShareUpdateExclusiveLock))
@@ -103,7 +107,9 @@ index_copy_create(IndexCopy *copy, Relation rel, Oid index)
 void
 index_copy_build(const IndexCopy *copy)
 {
+	Assert(ActiveSnapshotSet());
 	Assert(OidIsValid(copy->table) && OidIsValid(copy->copy));
+	Assert(CheckRelationOidLockedByMe(copy->table, ShareUpdateExclusiveLock, true));
 	index_concurrently_build(copy->table, copy->copy);
 	CommandCounterIncrement();
 	make_plain(copy->copy);
@@ -131,6 +137,8 @@ index_copy_end_snapshots_on_standbys(const IndexCopy *copy, TransactionId unseen
 	xl_btree_reuse_page record = {0};
 	Relation	index = index_open(copy->copy, AccessShareLock);
 
+	Assert(IsTransactionState());
+	Assert(CheckRelationOidLockedByMe(copy->table, ShareUpdateExclusiveLock, true));
 	Assert(TransactionIdIsNormal(unseen_xid));
 	if (RelationNeedsWAL(index) && XLogStandbyInfoActive())
 	{
@@ -157,6 +165,7 @@ index_copy_swap(const IndexCopy *copy)
 	ObjectAddress old;
 	Relation	index;
 
+	Assert(ActiveSnapshotSet());
 	Assert(CheckRelationOidLockedByMe(copy->table, AccessExclusiveLock, false));
 
 	if (!ConditionalLockRelationOid(copy->index, AccessExclusiveLock) ||
@@ -188,6 +197,8 @@ index_copies_of(Oid table)
 	SysScanDesc scan;
 	HeapTuple	tuple;
 
+	Assert(IsTransactionState() && OidIsValid(table));
+
 	ScanKeyInit(&key, Anum_pg_index_indrelid, BTEqualStrategyNumber, F_OIDEQ,
 				ObjectIdGetDatum(table));
 	scan = systable_beginscan(pg_index, IndexIndrelidIndexId, true, NULL, 1, &key);
@@ -207,6 +218,9 @@ index_copies_of(Oid table)
 bool
 index_copy_set_dead(Oid table, Oid copy)
 {
+	Assert(ActiveSnapshotSet());
+	Assert(CheckRelationOidLockedByMe(table, ShareUpdateExclusiveLock, true));
+
 	if (!SearchSysCacheExists1(INDEXRELID, ObjectIdGetDatum(copy)))
 		return false;
 	if (!index_copy_is_dead(copy))
@@ -221,6 +235,8 @@ index_copy_is_dead(Oid copy)
 	HeapTuple	tuple = SearchSysCache1(INDEXRELID, ObjectIdGetDatum(copy));
 	bool		is_dead;
 
+	Assert(IsTransactionState());
+
 	if (!HeapTupleIsValid(tuple))
 		return true;
 	is_dead = !((Form_pg_index) GETSTRUCT(tuple))->indislive;
@@ -233,6 +249,8 @@ void
 index_copy_drop(Oid copy)
 {
 	ObjectAddress address;
+
+	Assert(ActiveSnapshotSet());
 
 	if (!SearchSysCacheExists1(RELOID, ObjectIdGetDatum(copy)))
 		return;

@@ -32,10 +32,12 @@
 
 #include "access/genam.h"
 #include "access/tableam.h"
+#include "access/xact.h"
 #include "catalog/index.h"
 #include "catalog/pg_am.h"
 #include "executor/executor.h"
 #include "miscadmin.h"
+#include "storage/lmgr.h"
 
 #include "compat.h"
 #include "debug_point.h"
@@ -59,6 +61,9 @@ index_entries_open(Relation rel)
 	IndexEntries *entries = palloc0_object(IndexEntries);
 	Relation   *indexes;
 	int			nindexes;
+
+	Assert(IsTransactionState());
+	Assert(CheckRelationLockedByMe(rel, RowExclusiveLock, true));
 
 	entries->rel = rel;
 	vac_open_indexes(rel, RowExclusiveLock, &nindexes, &indexes);
@@ -95,6 +100,7 @@ index_entries_add(IndexEntries *entries, HeapTuple tuple)
 {
 	bool		is_fine = true;
 
+	Assert(CritSectionCount == 0);
 	Assert(ItemPointerIsValid(&tuple->t_self));
 	ExecStoreHeapTuple(tuple, entries->slot, false);
 	for (int i = 0; i < entries->nindexes && is_fine; i++)
@@ -222,6 +228,7 @@ is_excluded(Relation index, const IndexInfo *info, const Datum *values,
 void
 index_entries_finish(IndexEntries *entries)
 {
+	Assert(CritSectionCount == 0);
 	for (int i = 0; i < entries->nindexes; i++)
 		index_insert_cleanup(entries->indexes[i], entries->infos[i]);
 }
@@ -230,6 +237,8 @@ index_entries_finish(IndexEntries *entries)
 void
 index_entries_close(IndexEntries *entries)
 {
+	Assert(entries != NULL);
+
 	vac_close_indexes(entries->nindexes, entries->indexes, NoLock);
 	ExecDropSingleTupleTableSlot(entries->slot);
 	if (entries->has_exclusion)

@@ -155,6 +155,8 @@ index_shrink(Oid relid, bool may_queue, MemoryContext context)
 	bool		goes_on = true;
 
 	Assert(!IsTransactionState());
+	Assert(CheckRelationOidLockedByMe(relid, ShareUpdateExclusiveLock, true));
+	Assert(context != NULL);
 	shrink->table = relid;
 	shrink->may_queue = may_queue;
 	shrink->context = context;
@@ -289,6 +291,8 @@ index_shrink_is_worthwhile(Relation index, BlockNumber pages)
 {
 	BlockNumber now = relation_blocks(index);
 	bool		is_btree = index->rd_rel->relam == BTREE_AM_OID;
+
+	Assert(CheckRelationLockedByMe(index, AccessShareLock, true));
 
 	return now > SMALL_INDEX_PAGES &&
 		(is_btree || index_bloat_is_known(index->rd_rel->relam)) &&

@@ -11,6 +11,7 @@
 
 #include "access/relation.h"
 #include "access/table.h"
+#include "access/xact.h"
 #include "catalog/pg_am.h"
 #include "commands/dbcommands.h"
 #include "lib/stringinfo.h"
@@ -49,7 +50,9 @@ inplace_report_begin(InplaceResult *result, Oid relid, MemoryContext context,
 	List	   *indexes;
 	Oid			toast_relid;
 
+	Assert(IsTransactionState());
 	Assert(result != NULL && params != NULL);
+	Assert(OidIsValid(relid) && context != NULL);
 
 	result->relid = relid;
 	result->verbose = (params->options & VACOPT_VERBOSE) != 0;
@@ -90,6 +93,7 @@ inplace_report_step(InplaceResult *result, InplaceStep step, instr_time start)
 {
 	instr_time	now;
 
+	Assert(result != NULL);
 	Assert(step >= 0 && step < NUM_INPLACE_STEPS);
 	INSTR_TIME_SET_CURRENT(now);
 	INSTR_TIME_SUBTRACT(now, start);
@@ -100,6 +104,9 @@ inplace_report_step(InplaceResult *result, InplaceStep step, instr_time start)
 void
 inplace_report_heap(InplaceResult *result, const Inplace *job)
 {
+	Assert(!IsTransactionState());
+	Assert(result != NULL && job != NULL);
+
 	transaction_begin(false);
 	ereport(result->verbose ? INFO : DEBUG2,
 			(errmsg("table \"%s\": moved " INT64_FORMAT " rows out of " INT64_FORMAT " pages in %d passes, truncated %u to %u pages",
@@ -222,6 +229,9 @@ inplace_report_end(InplaceResult *result, const Inplace *job)
 	instr_time	now;
 	double		elapsed;
 	bool		to_log;
+
+	Assert(!IsTransactionState());
+	Assert(result != NULL && job != NULL);
 
 	INSTR_TIME_SET_CURRENT(now);
 	INSTR_TIME_SUBTRACT(now, result->start);

@@ -38,6 +38,7 @@
 #include "access/heapam.h"
 #include "access/htup_details.h"
 #include "access/nbtree.h"
+#include "access/transam.h"
 #include "access/xact.h"
 #include "catalog/index.h"
 #include "catalog/pg_am.h"
@@ -110,6 +111,9 @@ move_audit_note(MoveBatch *batch, const ItemPointerData *old, const ItemPointerD
 {
 	struct MoveAudit *audit = batch->audit;
 
+	Assert(TransactionIdIsValid(batch->xid));
+	Assert(ItemPointerIsValid(old) && ItemPointerIsValid(new));
+
 	/* it allocates memory */
 	Assert(CritSectionCount == 0);
 	if (likely(!audit_is_due()))
@@ -141,6 +145,8 @@ move_audit_batch(MoveBatch *batch)
 {
 	struct MoveAudit *audit = batch->audit;
 	MemoryContext old;
+
+	Assert(CritSectionCount == 0);
 
 	if (audit == NULL)
 		return;

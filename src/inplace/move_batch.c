@@ -97,6 +97,7 @@ move_batch_begin(MoveBatch *batch, Inplace *job)
 {
 	bool		empty_lists;
 
+	Assert(batch != NULL);
 	Assert(!IsTransactionState());
 	Assert(!job->is_stopped);
 
@@ -247,6 +248,8 @@ move_batch_goes_on(const MoveBatch *batch)
 	const Inplace *job = batch->job;
 	double		row_ms = 0;
 
+	Assert(IsTransactionState());
+
 	if (batch->is_in_the_way || batch->is_short)
 		return false;
 	/* to be undone, visits must follow each other */
@@ -275,6 +278,8 @@ move_batch_rows_left(const MoveBatch *batch)
 {
 	double		row_ms = batch->job->row_ms;
 	double		left = 0;
+
+	Assert(IsTransactionState());
 
 	if (row_ms > 0)
 		left = (DEBUG_LIMIT(batch_ms, BATCH_MS) - ms_since(batch->start)) / row_ms;
@@ -410,6 +415,9 @@ move_batch_judge(MoveBatch *batch, HeapTuple row, Buffer buffer)
 	};
 	TM_Result	verdict;
 
+	Assert(row->t_data != NULL && ItemPointerIsValid(&row->t_self));
+	Assert(BufferIsValid(buffer));
+
 	error_context_stack = &callback;
 	verdict = HeapTupleSatisfiesUpdate(row, batch->cid, buffer);
 	error_context_stack = callback.previous;
@@ -437,6 +445,7 @@ void
 move_batch_check_readers(MoveBatch *batch, const ItemPointerData *place)
 {
 	Assert(CritSectionCount == 0);
+	Assert(ItemPointerIsValid(place));
 	CheckForSerializableConflictIn(batch->rel, unconstify(ItemPointerData *, place),
 								   ItemPointerGetBlockNumber(place));
 }
@@ -445,6 +454,8 @@ move_batch_check_readers(MoveBatch *batch, const ItemPointerData *place)
 void
 move_batch_assign_xid(MoveBatch *batch)
 {
+	Assert(InterruptHoldoffCount == 0 && CritSectionCount == 0);
+
 	if (TransactionIdIsValid(batch->xid))
 		return;
 	/* or a search of a change could miss what is changed here */

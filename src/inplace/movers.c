@@ -189,6 +189,8 @@ movers_run(Inplace *job, Inplace *toast, int *planned, int *launched)
 	static bool exit_callback_registered = false;
 	volatile bool all_through = false;
 
+	Assert(job != NULL && planned != NULL && launched != NULL);
+
 	/* never taken back, as only the callback registered last can be */
 	if (!exit_callback_registered)
 	{

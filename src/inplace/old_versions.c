@@ -44,6 +44,7 @@ void
 old_versions_wait(Oid relid, TransactionId last_xid)
 {
 	Assert(!IsTransactionState());
+	Assert(OidIsValid(relid));
 	if (!TransactionIdIsValid(last_xid))
 		return;
 	progress_begin(relid, MyProcPid);

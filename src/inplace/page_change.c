@@ -53,6 +53,7 @@
 #include "miscadmin.h"
 #include "storage/bufmgr.h"
 #include "storage/bufpage.h"
+#include "storage/lmgr.h"
 
 #include "compat.h"
 #include "inplace/page_change.h"
@@ -92,6 +93,8 @@ page_check_header(Relation rel, Buffer buffer)
 	Page		page = BufferGetPage(buffer);
 	PageHeader	header = (PageHeader) page;
 
+	Assert(!PageIsNew(page));
+
 	if (header->pd_lower < SizeOfPageHeaderData || header->pd_lower > header->pd_upper ||
 		header->pd_upper > header->pd_special || header->pd_special != BLCKSZ ||
 		PageGetMaxOffsetNumber(page) > MaxHeapTuplesPerPage)
@@ -109,6 +112,8 @@ page_check_items(Relation rel, Buffer buffer)
 {
 	Page		page = BufferGetPage(buffer);
 
+	Assert(rel != NULL);
+
 	if (PageIsNew(page))
 		return;
 	page_check_header(rel, buffer);
@@ -121,6 +126,8 @@ bool
 page_check_row(Relation rel, Buffer buffer, OffsetNumber off)
 {
 	Page		page = BufferGetPage(buffer);
+
+	Assert(OffsetNumberIsValid(off));
 
 	if (PageIsNew(page))
 		return false;
@@ -188,6 +195,7 @@ page_room(Page page, Size reserve, const HeapTuple *tuples, int ntuples, bool *f
 	int			nfit = 0;
 
 	Assert(!PageIsNew(page));
+	Assert(tuples != NULL && ntuples >= 0 && fits != NULL);
 
 	if (PageHasFreeLinePointers(page))
 		for (OffsetNumber off = FirstOffsetNumber; off <= last; off++)
@@ -219,6 +227,8 @@ page_put(Relation rel, Buffer buffer, Buffer vmbuffer, HeapTuple *tuples, int nt
 	bool		was_empty = PageGetMaxOffsetNumber(BufferGetPage(buffer)) == 0;
 	bool		lock_map = begin_change(buffer, vmbuffer);
 
+	Assert(CheckRelationLockedByMe(rel, RowExclusiveLock, true));
+	Assert(tuples != NULL);
 	Assert(ntuples > 0 && ntuples <= MaxHeapTuplesPerPage);
 	for (int i = 0; i < ntuples; i++)
 		RelationPutHeapTuple(rel, buffer, tuples[i], false);
@@ -234,6 +244,9 @@ page_mark_moved(Relation rel, Buffer buffer, Buffer vmbuffer, TransactionId xid,
 	Page		page = BufferGetPage(buffer);
 	bool		lock_map = begin_change(buffer, vmbuffer);
 
+	Assert(CheckRelationLockedByMe(rel, RowExclusiveLock, true));
+	Assert(TransactionIdIsNormal(xid));
+	Assert(offsets != NULL && new_versions != NULL);
 	Assert(ntuples > 0 && ntuples <= MaxHeapTuplesPerPage);
 	/* its record first, as replay compares the page as it is then */
 	if (lock_map)

@@ -22,6 +22,7 @@
 #include "access/gin.h"
 #include "access/gin_private.h"
 #include "access/table.h"
+#include "access/xact.h"
 #include "catalog/pg_am.h"
 #include "commands/vacuum.h"
 #include "miscadmin.h"
@@ -41,6 +42,8 @@ static bool list_is_long(Relation index);
 bool
 pending_lists_are_long(const IndexEntries *entries)
 {
+	Assert(IsTransactionState());
+
 	for (int i = 0; i < entries->nindexes; i++)
 		if (list_is_long(entries->indexes[i]))
 			return true;
@@ -74,6 +77,8 @@ pending_lists_empty(Inplace *job)
 	Relation   *indexes;
 	int			nindexes;
 	SavedUser	saved;
+
+	Assert(!IsTransactionState());
 
 	transaction_begin(false);
 	rel = table_open(job->relid, RowExclusiveLock);

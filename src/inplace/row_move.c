@@ -78,6 +78,9 @@ row_move_some(Inplace *job)
 	BlockNumber visit;
 	PageEnd		end;
 
+	Assert(!IsTransactionState());
+	Assert(job->shares != NULL);
+
 	if (!move_batch_begin(&move.batch, job))
 		return !job->is_stopped;
 	/* at least a row, however slow we are */

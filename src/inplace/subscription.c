@@ -119,6 +119,7 @@ subscription_writes_to(Oid relid)
 SubscriptionVerdict
 subscription_keep_away(Oid relid)
 {
+	Assert(IsTransactionState());
 	Assert(!IsSubTransaction());
 
 	if (keep_database_without())
@@ -139,6 +140,8 @@ subscription_is_at_work(Oid relid)
 	VirtualTransactionId *holders;
 	int			nholders;
 	bool		found = false;
+
+	Assert(IsTransactionState() && OidIsValid(relid));
 
 	SET_LOCKTAG_RELATION(tag, MyDatabaseId, relid);
 	/* the modes of sessions that write conflict with it, and some more */

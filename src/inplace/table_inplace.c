@@ -114,6 +114,8 @@ table_inplace_count(void)
 bool
 table_inplace_is_possible(Relation rel, const char **why_not)
 {
+	Assert(IsTransactionState());
+	Assert(CheckRelationLockedByMe(rel, AccessShareLock, true));
 	Assert(why_not != NULL);
 
 	if (rel->rd_rel->relkind == RELKIND_TOASTVALUE ||
@@ -151,7 +153,10 @@ table_inplace(Oid relid, const VacuumParams *params, BufferAccessStrategy ring,
 	Oid			toast_relid;
 	instr_time	start;
 
+	Assert(!IsTransactionState());
+	Assert(CheckRelationOidLockedByMe(relid, ShareUpdateExclusiveLock, true));
 	Assert(params != NULL);
+	Assert(parent != NULL);
 
 	/*
 	 * the VACUUM of a pass looks at every page, and leaves no dead item, as

@@ -75,6 +75,7 @@ tail_plan(Inplace *job, Relation rel)
 	Size		unit = is_toast ? TOAST_PART_SIZE : row;
 	int64		others = room_for_others(job, rel, unit);
 
+	Assert(job != NULL);
 	Assert(CheckRelationLockedByMe(rel, ShareUpdateExclusiveLock, true));
 	job->row_size = row;
 	/* if they would need all there is, leave them less */
@@ -218,6 +219,7 @@ tail_hide_block(Relation rel, BlockNumber blkno)
 void
 tail_hide(Inplace *job, Relation rel)
 {
+	Assert(CheckRelationLockedByMe(rel, ShareUpdateExclusiveLock, true));
 	Assert(job->tail_start <= job->npages);
 	forget_visibility(rel, job->tail_start, job->npages);
 	for (BlockNumber blkno = job->tail_start; blkno < job->npages; blkno++)
@@ -313,6 +315,8 @@ tail_note_room(Inplace *job, Relation rel)
 {
 	BlockNumber npages = RelationGetNumberOfBlocks(rel);
 
+	Assert(CheckRelationLockedByMe(rel, ShareUpdateExclusiveLock, true));
+
 	tail_begin_reading(job, rel);
 	for (BlockNumber blkno = job->tail_start; blkno < npages; blkno++)
 	{
@@ -352,6 +356,7 @@ tail_begin_reading(Inplace *job, Relation rel)
 {
 	BlockNumber nblocks = RelationGetNumberOfBlocks(rel);
 
+	Assert(CheckRelationLockedByMe(rel, ShareUpdateExclusiveLock, true));
 	Assert(job->file_cache == NULL);
 	if (!file_cache_is_wanted(rel, nblocks, nblocks))
 		return;
@@ -364,6 +369,8 @@ tail_begin_reading(Inplace *job, Relation rel)
 void
 tail_end_reading(Inplace *job)
 {
+	Assert(job->file_cache == NULL || job->file_cache_map != NULL);
+
 	if (job->file_cache == NULL)
 		return;
 	file_cache_end(job->file_cache);

@@ -79,6 +79,7 @@ value_move_plan(Inplace *job, Inplace *toast)
 	Relation	rel;
 
 	Assert(IsTransactionState());
+	Assert(job != NULL && toast != NULL);
 	rel = table_open(toast->relid, ShareUpdateExclusiveLock);
 	Assert(RelationGetNumberOfBlocks(rel) >= toast->npages);
 	note_values(toast, rel);
@@ -191,6 +192,7 @@ value_move_some(Inplace *job, Inplace *toast)
 	BlockNumber blkno;
 	bool		more;
 
+	Assert(!IsTransactionState());
 	Assert(job != NULL && toast != NULL);
 
 	if (!move_batch_begin(&batch, job))

@@ -25,6 +25,7 @@ bool
 visits_next(Inplace *job, BlockNumber *number)
 {
 	Assert(job->shares != NULL);
+	Assert(number != NULL);
 	if (job->next_visit >= job->end_visits &&
 		!ranges_claim(&job->shares->visits, &job->next_visit, &job->end_visits))
 		return false;
@@ -36,6 +37,7 @@ visits_next(Inplace *job, BlockNumber *number)
 void
 visits_done(Inplace *job)
 {
+	Assert(job->shares != NULL);
 	Assert(job->next_visit < job->end_visits);
 	job->next_visit++;
 	progress_blocks_done(++job->moved.blocks);
