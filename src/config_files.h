@@ -25,7 +25,10 @@ extern bool config_files_read(ConfigVariable **files);
  */
 extern const char *config_files_text(const char *name, ConfigVariable *files);
 
-/* The same for a number: *value stays if the text is NULL or is no valid value. */
+/*
+ * The same for a number: *value stays if the text is NULL or is no valid value.  A list of
+ * files that is empty is NULL.
+ */
 extern void config_files_real(const char *name, ConfigVariable *files, double *value);
 extern void config_files_int(const char *name, ConfigVariable *files, int *value);
 

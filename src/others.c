@@ -40,6 +40,7 @@
 #include "utils/wait_event.h"
 
 #include "others.h"
+#include "own_wait_event.h"
 #include "transaction.h"
 
 /* How long to sleep between two looks: longer and longer */
@@ -221,11 +222,9 @@ others_nap(int ms)
 	static uint32 event = 0;
 
 	Assert(ms > 0);
-
-	if (event == 0)
-		event = WaitEventExtensionNew("CycloneOtherTransactions");
 	Assert(IsTransactionState());
-	(void) WaitLatch(MyLatch, WL_LATCH_SET | WL_TIMEOUT | WL_EXIT_ON_PM_DEATH, ms, event);
+	(void) WaitLatch(MyLatch, WL_LATCH_SET | WL_TIMEOUT | WL_EXIT_ON_PM_DEATH, ms,
+					 own_wait_event(&event, "CycloneOtherTransactions"));
 	ResetLatch(MyLatch);
 	CHECK_FOR_INTERRUPTS();
 }

@@ -234,6 +234,7 @@ settings_check_patterns(char **newval, void **extra, GucSource source)
 	bool		is_list = SplitGUCList(list, ',', &patterns);
 
 	Assert(newval != NULL && *newval != NULL);
+	Assert(extra != NULL);
 
 	if (!is_list)
 		GUC_check_errdetail("List syntax is invalid.");

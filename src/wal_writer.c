@@ -28,8 +28,8 @@
 #include "miscadmin.h"
 #include "postmaster/walwriter.h"
 #include "storage/latch.h"
-#include "utils/wait_event.h"
 
+#include "own_wait_event.h"
 #include "wal_writer.h"
 
 /* Tell it of this much WAL at a time. */
@@ -73,8 +73,6 @@ wal_keep_pace(void)
 	told_bytes = pgWalUsage.wal_bytes;
 	XLogSetAsyncXactLSN(XactLastRecEnd);
 
-	if (wait_event == 0)
-		wait_event = WaitEventExtensionNew("CycloneWalWriter");
 	written = GetXLogWriteRecPtr();
 	for (int i = 0; i < MAX_WAITS && waits_in_vain < MAX_WAITS_IN_VAIN &&
 		 writer_is_behind(written); i++)
@@ -83,7 +81,7 @@ wal_keep_pace(void)
 
 		CHECK_FOR_INTERRUPTS();
 		(void) WaitLatch(MyLatch, WL_LATCH_SET | WL_TIMEOUT | WL_EXIT_ON_PM_DEATH,
-						 WAIT_MS, wait_event);
+						 WAIT_MS, own_wait_event(&wait_event, "CycloneWalWriter"));
 		ResetLatch(MyLatch);
 		written = GetXLogWriteRecPtr();
 		waits_in_vain = written == written_before ? waits_in_vain + 1 : 0;

@@ -24,7 +24,7 @@ typedef void (*RelationVacuum) (Relation rel, compat_am_vacuum_params *params,
 /*
  * autovacuum_vacuum is called in an autovacuum worker, in a transaction with a snapshot,
  * with a ShareUpdateExclusiveLock on rel, which is a heap.  autovacuum_audit_has_failed is
- * called in a session while an error is handled, and raises none.
+ * called in a session while an error is handled, and raises none; name may be NULL.
  */
 extern bool autovacuum_audit_has_failed(const TableKey *key, const char *name);
 extern void autovacuum_vacuum(Relation rel, compat_am_vacuum_params *params,

@@ -304,8 +304,7 @@ running_notes_audit_failed(const TableKey *key, uint32 failures, TimestampTz unt
 	RunningNote note = make_note(key, failures, 0, until);
 	int			fd = open_notes(AUDITS_PATH);
 
-	Assert(until != 0);
-
+	Assert(key != NULL && until != 0);
 	if (fd < 0 || !append_note(fd, &note))
 		ereport(LOG,
 				(errcode_for_file_access(),

@@ -48,12 +48,12 @@
 #include "utils/guc.h"
 #include "utils/memutils.h"
 #include "utils/timestamp.h"
-#include "utils/wait_event.h"
 
 #include "compaction/compaction.h"
 #include "debug_point.h"
 #include "guards/guards.h"
 #include "library.h"
+#include "own_wait_event.h"
 
 /* The time that a worker has to start */
 #define START_MS	60000
@@ -113,8 +113,6 @@ pg_cyclone_compaction_launcher(Datum arg)
 	library_worker_settings();
 
 	context = AllocSetContextCreate(TopMemoryContext, "Compaction launcher", ALLOCSET_DEFAULT_SIZES);
-	if (wait_event == 0)
-		wait_event = WaitEventExtensionNew("CycloneCompactionLauncher");
 	for (;;)
 	{
 		bool		are_there;
@@ -135,7 +133,7 @@ pg_cyclone_compaction_launcher(Datum arg)
 		MemoryContextReset(context);
 		(void) WaitLatch(MyLatch, WL_LATCH_SET | WL_TIMEOUT | WL_EXIT_ON_PM_DEATH,
 						 are_at_tables || !cyclone_compaction ? WATCH_MS : DEBUG_LIMIT(compaction_visit, COMPACTION_VISIT_MS / 10),
-						 wait_event);
+						 own_wait_event(&wait_event, "CycloneCompactionLauncher"));
 		ResetLatch(MyLatch);
 	}
 }

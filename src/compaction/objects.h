@@ -20,7 +20,7 @@
 /*
  * objects_begin must be called outside of a transaction, and ends the process if the objects
  * are gone, or can't be locked in that time.  objects_end commits.  objects_run_sql raises the
- * errors of the statement, whose result is SPI's.
+ * errors of the statement, whose result is SPI's; its nulls may be NULL.
  */
 extern void objects_init(void);
 extern void objects_begin(int patience_ms);

@@ -37,6 +37,7 @@ typedef struct GuardTimes
  * after an error; guards_end_command does nothing if none was begun.  while_held is called
  * now and then while a guard holds the leader, with no page pinned and no lock but those
  * of tables.  It may raise errors.  guards_begin_table must be called in a transaction.
+ * The files of guards_reread are what config_files_read has read; none is NULL.
  */
 extern void guards_shmem_request(void);
 extern void guards_shmem_init(void);
@@ -86,6 +87,7 @@ extern uint32 guards_workers(void);
  * guards_end_pins; loops may be nested.  The stream's callback ends the stream where
  * guards_cut_stream says so, and continues later where it stopped.  The loop calls
  * guards_resume_stream when the stream has ended, with nothing pinned but *other_pin.
+ * Its per_buffer_data may be NULL, and its other_pin.
  * A loop that stops before the end calls guards_drop_stream.
  */
 extern void guards_begin_pins(void);

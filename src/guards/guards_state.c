@@ -22,12 +22,12 @@
 #include "storage/lwlock.h"
 #include "storage/shmem.h"
 #include "utils/lsyscache.h"
-#include "utils/wait_event.h"
 
 #include "clock.h"
 #include "compat.h"
 #include "debug_point.h"
 #include "guards/guards_state.h"
+#include "own_wait_event.h"
 
 GuardsShared *guards_shared = NULL;
 
@@ -111,20 +111,19 @@ guards_is_urgent(GuardedVacuum *vacuum)
 void
 guards_nap(long ms, Guard guard)
 {
+	static const char *const names[NUM_GUARDS] = {
+		[GUARD_PAUSE] = "CyclonePaused",
+		[GUARD_WAL_RATE] = "CycloneWalRate",
+		[GUARD_LAG] = "CycloneReplicaLag",
+		[GUARD_DISK] = "CycloneDiskSpace",
+	};
 	static uint32 wait_events[NUM_GUARDS] = {0};
 
 	Assert(guarded.vacuum != NULL);
 	Assert(ms >= 0 && guard < NUM_GUARDS);
 
-	if (wait_events[GUARD_PAUSE] == 0)
-	{
-		wait_events[GUARD_PAUSE] = WaitEventExtensionNew("CyclonePaused");
-		wait_events[GUARD_WAL_RATE] = WaitEventExtensionNew("CycloneWalRate");
-		wait_events[GUARD_LAG] = WaitEventExtensionNew("CycloneReplicaLag");
-		wait_events[GUARD_DISK] = WaitEventExtensionNew("CycloneDiskSpace");
-	}
 	(void) WaitLatch(MyLatch, WL_LATCH_SET | WL_TIMEOUT | WL_EXIT_ON_PM_DEATH, ms,
-					 wait_events[guard]);
+					 own_wait_event(&wait_events[guard], names[guard]));
 	ResetLatch(MyLatch);
 	CHECK_FOR_INTERRUPTS();
 }

@@ -284,6 +284,8 @@ entry_sort_ahead(const EntrySort *sort, Size number)
 void
 entry_sort_end(EntrySort *sort)
 {
+	Assert(sort != NULL);
+
 	for (int i = 0; i < sort->nruns; i++)
 		BufFileClose(sort->runs[i].file);
 	if (sort->runs)

@@ -364,7 +364,7 @@ key_code_encode(const KeyCode *code, const Datum *values, const bool *isnull,
 	uint64		number = (uint64) ItemPointerGetBlockNumber(tid) << OFFSET_BITS |
 		ItemPointerGetOffsetNumber(tid);
 
-	Assert(values != NULL && isnull != NULL);
+	Assert(code != NULL && values != NULL && isnull != NULL);
 	Assert(ItemPointerIsValid(tid));
 
 	entry[0] = 0;

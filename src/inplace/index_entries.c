@@ -101,6 +101,7 @@ index_entries_add(IndexEntries *entries, HeapTuple tuple)
 	bool		is_fine = true;
 
 	Assert(CritSectionCount == 0);
+	Assert(entries != NULL);
 	Assert(ItemPointerIsValid(&tuple->t_self));
 	ExecStoreHeapTuple(tuple, entries->slot, false);
 	for (int i = 0; i < entries->nindexes && is_fine; i++)

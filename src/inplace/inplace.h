@@ -133,7 +133,7 @@ extern void tail_offer_room(Relation rel, BlockNumber start);
 extern void tail_begin_reading(Inplace *job, Relation rel);
 extern void tail_end_reading(Inplace *job);
 
-/* movers.c */
+/* movers.c; toast is NULL unless its values are moved */
 extern bool movers_run(Inplace *job, Inplace *toast, int *planned, int *launched);
 
 /* visits.c */

@@ -54,7 +54,6 @@
 #include "utils/memutils.h"
 #include "utils/syscache.h"
 #include "utils/timeout.h"
-#include "utils/wait_event.h"
 
 #include "autovacuum/autovacuum.h"
 #include "autovacuum/table_log.h"
@@ -63,6 +62,7 @@
 #include "inplace/inplace.h"
 #include "inplace/move_batch.h"
 #include "library.h"
+#include "own_wait_event.h"
 #include "report/progress.h"
 #include "transaction.h"
 
@@ -675,9 +675,7 @@ wait_event_movers(void)
 {
 	static uint32 event = 0;
 
-	if (event == 0)
-		event = WaitEventExtensionNew("CycloneMoversEnd");
-	return event;
+	return own_wait_event(&event, "CycloneMoversEnd");
 }
 
 /* begin_work -- show what this process does, and keep the pace from here on. */

@@ -78,6 +78,7 @@ pending_lists_empty(Inplace *job)
 	int			nindexes;
 	SavedUser	saved;
 
+	Assert(job != NULL);
 	Assert(!IsTransactionState());
 
 	transaction_begin(false);

@@ -315,6 +315,7 @@ tail_note_room(Inplace *job, Relation rel)
 {
 	BlockNumber npages = RelationGetNumberOfBlocks(rel);
 
+	Assert(job != NULL);
 	Assert(CheckRelationLockedByMe(rel, ShareUpdateExclusiveLock, true));
 
 	tail_begin_reading(job, rel);

@@ -129,6 +129,7 @@ heap_copy_init_shared(RewriteShared *shared, HeapCopyShared *copy)
 	pg_atomic_uint32 *words;
 
 	Assert(shared->nmembers > 0);
+	Assert(copy != NULL);
 
 	if (!copy->is_wanted)
 		return;
@@ -292,6 +293,8 @@ heap_copy_left_blocks(RewriteShared *shared, HeapCopyShared *copy)
 BlockNumber
 heap_copy_next_left_block(RewriteShared *shared, HeapCopyShared *copy, BlockNumber blkno)
 {
+	Assert(shared != NULL && copy != NULL);
+
 	while (blkno < copy->old_blocks)
 	{
 		uint32		word = pg_atomic_read_u32(left_word(shared, copy, blkno));

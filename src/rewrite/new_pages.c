@@ -247,6 +247,7 @@ new_pages_take_over(NewPages *pages, Page leftover)
 {
 	OffsetNumber maxoff = PageGetMaxOffsetNumber(leftover);
 
+	Assert(pages != NULL);
 	/* it was begun with a tuple */
 	Assert(maxoff >= FirstOffsetNumber && maxoff <= MaxHeapTuplesPerPage);
 	for (OffsetNumber off = FirstOffsetNumber; off <= maxoff; off++)
@@ -263,6 +264,7 @@ new_pages_take_over(NewPages *pages, Page leftover)
 void
 new_pages_end(NewPages *pages)
 {
+	Assert(pages != NULL);
 	Assert(InterruptHoldoffCount == 0);
 
 	if (pages->page != NULL)

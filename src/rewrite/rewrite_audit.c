@@ -90,7 +90,7 @@ prepare(TableRewrite *rewrite)
 void
 rewrite_audit_begin_page(TableRewrite *rewrite, Page page)
 {
-	Assert(page != NULL);
+	Assert(rewrite != NULL && page != NULL);
 
 	rewrite->audit_page = NULL;
 	if (likely(!audit_is_due()) || PageIsNew(page) ||

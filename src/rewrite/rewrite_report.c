@@ -52,6 +52,7 @@ rewrite_report_begin(RewriteResult *result, Relation rel, bool verbose)
 {
 	List	   *indexes = RelationGetIndexList(rel);
 
+	Assert(result != NULL);
 	Assert(CheckRelationLockedByMe(rel, AccessExclusiveLock, true));
 
 	pg_rusage_init(&result->rusage);

@@ -57,6 +57,7 @@ tuple_copy_length(TableRewrite *rewrite, HeapTuple tuple)
 	HeapTuple	reformed;
 	Size		len;
 
+	Assert(rewrite != NULL);
 	if (!tuple_copy_must_be_reformed(rewrite, REWRITE_TABLE, tuple))
 		return tuple->t_len;
 	reformed = tuple_copy_reform(rewrite, REWRITE_TABLE, tuple);
@@ -134,7 +135,7 @@ tuple_copy_begin_page(TableRewrite *rewrite, Page page)
 	Size		begin = header->pd_special;
 	bool		in_order = true;
 
-	Assert(page != NULL);
+	Assert(rewrite != NULL && page != NULL);
 
 	for (OffsetNumber off = FirstOffsetNumber; off <= maxoff; off++)
 	{
@@ -273,7 +274,7 @@ tuple_copy_prepare_header(TableRewrite *rewrite, RewriteHeap heap, HeapTupleHead
 bool
 tuple_copy_must_be_reformed(TableRewrite *rewrite, RewriteHeap heap, HeapTuple tuple)
 {
-	Assert(tuple->t_data != NULL);
+	Assert(rewrite != NULL && tuple->t_data != NULL);
 
 	if (unlikely(rewrite->lengths_are_doubtful ||
 				 tuple->t_len < Max(tuple->t_data->t_hoff, SizeofHeapTupleHeader) ||

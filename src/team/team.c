@@ -80,6 +80,7 @@
 
 #include "guards/guards.h"
 #include "library.h"
+#include "own_wait_event.h"
 #include "team/attempt.h"
 #include "team/team_state.h"
 
@@ -704,7 +705,5 @@ team_wait_event_phase_end(void)
 {
 	static uint32 event = 0;
 
-	if (event == 0)
-		event = WaitEventExtensionNew("CyclonePhaseEnd");
-	return event;
+	return own_wait_event(&event, "CyclonePhaseEnd");
 }

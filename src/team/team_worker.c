@@ -22,9 +22,9 @@
 #include "storage/latch.h"
 #include "tcop/tcopprot.h"
 #include "utils/memutils.h"
-#include "utils/wait_event.h"
 
 #include "debug_point.h"
+#include "own_wait_event.h"
 #include "team/team_state.h"
 
 /* the team that this process is in; NULL: none, or no longer */
@@ -412,9 +412,7 @@ wait_event_phase_start(void)
 {
 	static uint32 event = 0;
 
-	if (event == 0)
-		event = WaitEventExtensionNew("CyclonePhaseStart");
-	return event;
+	return own_wait_event(&event, "CyclonePhaseStart");
 }
 
 /* wait_event_parked -- resting, as the budget feeds fewer processes. */
@@ -423,7 +421,5 @@ wait_event_parked(void)
 {
 	static uint32 event = 0;
 
-	if (event == 0)
-		event = WaitEventExtensionNew("CycloneParked");
-	return event;
+	return own_wait_event(&event, "CycloneParked");
 }

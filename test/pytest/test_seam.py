@@ -356,3 +356,31 @@ def test_the_engine_can_be_stopped_at_the_seam(server, conn):
     assert conn.execute("SELECT count(*) FROM cyclone.pace").fetchone() == (0,)
     assert by_engine(said(conn, "VACUUM (VERBOSE) t"))
     assert_vacuumed(conn)
+
+
+def test_other_libraries_may_use_up_the_names_of_wait_events(new_cluster, module):
+    """All that waits does so under the server's name for extensions."""
+    cluster = new_cluster(shared_preload_libraries="test_hooks,pg_cyclone", **{"cyclone.compaction": "on", "cyclone.debug_compaction_visit": 100})
+    with cluster.connect(TEMPLATE) as conn:
+        conn.execute("CREATE EXTENSION test_hooks")
+        with pytest.raises(psycopg.errors.ProgramLimitExceeded, match="too many custom wait events"):
+            for number in range(200):
+                conn.execute("SELECT name_wait_event(%s)", [f"Other{number}"])
+        make_table(conn)
+        log_position = len(cluster.log)
+        with Parked(cluster, TEMPLATE, "heap-scan:any", 1, "VACUUM (PARALLEL 2) t", {"cyclone.debug_workers": 2}) as vacuum:
+            idle = "SELECT count(*) FROM pg_stat_activity WHERE %s IN (pid, leader_pid) AND (wait_event_type, wait_event) = ('Extension', 'Extension')"
+            wait_until(lambda: conn.execute(idle, [vacuum.pid]).fetchone() == (2,), "the others of its team")
+            # an error of the server would have left its lock
+            conn.execute("SELECT count(*) FROM pg_wait_events")
+            vacuum.release()
+            vacuum.finish()
+        assert_vacuumed(conn)
+        conn.execute("DELETE FROM t WHERE id % 2 = 0")
+        # of others who are waited for, and of workers
+        with cluster.connect(TEMPLATE) as reader, reader.transaction():
+            reader.execute("SELECT FROM t")
+            conn.execute("VACUUM (FULL INPLACE, PARALLEL 2) t")
+        conn.execute("VACUUM (FULL) t")
+        checks.assert_clean(conn, "t")
+    assert "too many custom wait events" not in cluster.log[log_position:]

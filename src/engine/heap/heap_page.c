@@ -32,7 +32,6 @@
 #include "storage/bufmgr.h"
 #include "storage/freespace.h"
 #include "storage/latch.h"
-#include "utils/wait_event.h"
 
 #include "compat.h"
 #include "debug_point.h"
@@ -41,6 +40,7 @@
 #include "engine/heap/page_check.h"
 #include "engine/heap/simple_page.h"
 #include "engine/heap/stale_lock.h"
+#include "own_wait_event.h"
 
 /*
  * How often to try again to lock a page that is pinned: after 1, 2, 4, ... ms,
@@ -164,15 +164,12 @@ lock_for_cleanup_soon(TableVacuum *vacuum, Buffer buffer)
 	if (vacuum->pin_wait_ms >= wait_limit || VacuumFailsafeActive)
 		return false;
 
-	if (wait_event == 0)
-		wait_event = WaitEventExtensionNew("CycloneHeapPagePin");
-
 	for (int i = 0; i < PIN_RETRIES; i++)
 	{
 		DEBUG_POINT("heap-page-pinned");
 		CHECK_FOR_INTERRUPTS();
 		(void) WaitLatch(MyLatch, WL_LATCH_SET | WL_TIMEOUT | WL_EXIT_ON_PM_DEATH,
-						 1L << i, wait_event);
+						 1L << i, own_wait_event(&wait_event, "CycloneHeapPagePin"));
 		ResetLatch(MyLatch);
 		vacuum->pin_wait_ms += 1 << i;
 		if (ConditionalLockBufferForCleanup(buffer))

@@ -107,13 +107,13 @@
 #include "storage/latch.h"
 #include "storage/lmgr.h"
 #include "utils/memutils.h"
-#include "utils/wait_event.h"
 
 #include "compat.h"
 #include "debug_point.h"
 #include "engine/audit.h"
 #include "engine/index/btree_delete.h"
 #include "engine/index/index_kind.h"
+#include "own_wait_event.h"
 #include "pace/pace.h"
 #include "wal_writer.h"
 
@@ -523,9 +523,6 @@ lock_due_page(BtreeScan *scan, BlockNumber blkno, bool wait)
 	static uint32 wait_event = 0;
 	int			tries = DUTY_TRIES;
 
-	if (wait_event == 0)
-		wait_event = WaitEventExtensionNew("CycloneBtreePagePin");
-
 	Assert(!scan->blocks.has_stream);
 	if (wait)
 	{
@@ -547,7 +544,7 @@ lock_due_page(BtreeScan *scan, BlockNumber blkno, bool wait)
 		if (--tries <= 0)
 			return InvalidBuffer;
 		(void) WaitLatch(MyLatch, WL_LATCH_SET | WL_TIMEOUT | WL_EXIT_ON_PM_DEATH,
-						 RETRY_MS, wait_event);
+						 RETRY_MS, own_wait_event(&wait_event, "CycloneBtreePagePin"));
 		ResetLatch(MyLatch);
 	}
 }

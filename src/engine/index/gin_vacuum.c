@@ -85,7 +85,6 @@
 #include "storage/condition_variable.h"
 #include "storage/lmgr.h"
 #include "storage/spin.h"
-#include "utils/wait_event.h"
 
 #include "compat.h"
 #include "debug_point.h"
@@ -94,6 +93,7 @@
 #include "engine/index/gin_vacuum.h"
 #include "engine/index/index_kind.h"
 #include "engine/index/link_walk.h"
+#include "own_wait_event.h"
 #include "pace/pace.h"
 #include "relation_size.h"
 #include "report/progress.h"
@@ -595,9 +595,6 @@ wait_for_piece(GinShared *shared)
 	static uint32 wait_event = 0;
 	bool		found;
 
-	if (wait_event == 0)
-		wait_event = WaitEventExtensionNew("CycloneGinStretches");
-
 	for (;;)
 	{
 		/*
@@ -610,7 +607,7 @@ wait_for_piece(GinShared *shared)
 		found = has_pieces(shared);
 		if (found || !may_come)
 			break;
-		team_sleep(&shared->changed, wait_event);
+		team_sleep(&shared->changed, own_wait_event(&wait_event, "CycloneGinStretches"));
 	}
 	ConditionVariableCancelSleep();
 	return found;

@@ -25,12 +25,12 @@
 #include "storage/lmgr.h"
 #include "storage/read_stream.h"
 #include "storage/spin.h"
-#include "utils/wait_event.h"
 
 #include "compat.h"
 #include "engine/index/index_kind.h"
 #include "engine/prefetch.h"
 #include "guards/guards.h"
+#include "own_wait_event.h"
 #include "pace/pace.h"
 #include "report/progress.h"
 #include "team/team.h"
@@ -367,14 +367,11 @@ index_take_turn(IndexShared *index, bool wait)
 	Assert(index != NULL && CritSectionCount == 0);
 	/* or a member that waits couldn't be cancelled */
 	Assert(!wait || InterruptHoldoffCount == 0);
-	if (wait_event == 0)
-		wait_event = WaitEventExtensionNew("CycloneIndexTurn");
-
 	while (!pg_atomic_compare_exchange_u32(&index->turn_taken, &nobody, 1))
 	{
 		if (!wait)
 			return false;
-		team_sleep(&index->turn_ended, wait_event);
+		team_sleep(&index->turn_ended, own_wait_event(&wait_event, "CycloneIndexTurn"));
 		nobody = 0;
 	}
 	ConditionVariableCancelSleep();

@@ -5,8 +5,8 @@
  *
  * A hook that tells of each VACUUM statement that it sees (test_hooks.watch),
  * and runs it by itself (test_hooks.run), as libraries do that distribute
- * tables; and a table access method whose routines are a copy of heap's, as
- * made by libraries that change a few of them.
+ * tables; a table access method whose routines are a copy of heap's, as
+ * made by libraries that change a few of them; and names of wait events.
  *
  * Portions Copyright (c) 2026, the pg_cyclone developers
  *
@@ -22,12 +22,15 @@
 #include "nodes/parsenodes.h"
 #include "parser/parse_node.h"
 #include "tcop/utility.h"
+#include "utils/builtins.h"
 #include "utils/guc.h"
+#include "utils/wait_event.h"
 
 PG_MODULE_MAGIC;
 
 PG_FUNCTION_INFO_V1(heap_copy_handler);
 PG_FUNCTION_INFO_V1(heap_address);
+PG_FUNCTION_INFO_V1(name_wait_event);
 
 void		_PG_init(void);
 
@@ -103,4 +106,12 @@ Datum
 heap_address(PG_FUNCTION_ARGS)
 {
 	PG_RETURN_INT64((int64) (uintptr_t) GetHeapamTableAmRoutine());
+}
+
+/* name_wait_event -- use one of the names that the server has room for. */
+Datum
+name_wait_event(PG_FUNCTION_ARGS)
+{
+	(void) WaitEventExtensionNew(text_to_cstring(PG_GETARG_TEXT_PP(0)));
+	PG_RETURN_VOID();
 }
