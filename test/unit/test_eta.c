@@ -261,7 +261,7 @@ test_only_runs_of_the_same_kind_count(void)
 	rows[1].relid++;
 	rows[2].database++;
 	rows[3].kind = HISTORY_REWRITE;
-	rows[4].is_autovacuum = true;
+	rows[4].started_by = HISTORY_AUTOVACUUM;
 	rows[5].outcome = HISTORY_CANCELLED;
 	rows[6].has_figures = false;
 	rows[7].database = InvalidOid;	/* a shared catalog */
