@@ -37,7 +37,7 @@ typedef struct GuardTimes
  * after an error; guards_end_command does nothing if none was begun.  while_held is called
  * now and then while a guard holds the leader, with no page pinned and no lock but those
  * of tables.  It may raise errors.  guards_begin_table must be called in a transaction.
- * The files of guards_reread are what config_files_read has read; none is NULL.
+ * The files of guards_reread are a list, which is NULL if it is empty.
  */
 extern void guards_shmem_request(void);
 extern void guards_shmem_init(void);
