@@ -21,7 +21,9 @@
  *
  * The bounds between parts are entries, too (btree_entry.c).
  *
- * Only for plain indexes (see plain_index.c), and like the server when it
+ * concurrent_build.c has its own first step, and fills pages by btree_build_pages.
+ *
+ * Otherwise only for plain indexes (see plain_index.c), and like the server when it
  * rebuilds the indexes of a table that VACUUM FULL has written: without a check
  * for duplicates.
  *
@@ -61,7 +63,7 @@ typedef struct PartsToJoin
 
 static void join(BtreeBuild *build, SharedFileSet *files, BufFile *only, Relation heap,
 				 Relation index);
-static void build_part(TablePass *pass, PartSort *sort, SharedFileSet *files);
+static void build_part(PartSort *sort, SharedFileSet *files, Relation heap);
 static void new_btree_begin(NewBtree *btree, BtreeBuild *build, Relation heap, Relation index);
 static char *file_name(const BtreeBuild *build, int part);
 static BtreeEnds *ends_of(void *state, int part);
@@ -87,7 +89,7 @@ btree_build_begin(BtreeBuild *build, const BtreeSample *sample, int nparts, Rela
 	Assert(build != NULL);
 	Assert(nparts == 1 || (nparts > 1 && sample != NULL));
 	Assert(nparts == 1 || (sample->nrows > 0 && sample->weight > 0));
-	Assert(CheckRelationLockedByMe(index, AccessExclusiveLock, true));
+	Assert(new_blocks_are_ours(index));
 
 	build->relid = RelationGetRelid(index);
 	build->nparts = nparts;
@@ -159,7 +161,7 @@ btree_build_parts(BtreePart *parts, int nparts, SharedFileSet *files, Relation h
 		progress_index(RelationGetRelid(parts[i].index), 0);
 		if (parts[i].collection == NULL)
 			parts[i].counts.heap_tuples = pass.rows;
-		build_part(&pass, &pass.sorts[i], files);
+		build_part(&pass.sorts[i], files, heap);
 		parts[i].seconds += seconds_since(start);
 	}
 	for (int i = 0; i < nparts; i++)
@@ -177,12 +179,30 @@ btree_build_parts(BtreePart *parts, int nparts, SharedFileSet *files, Relation h
 	ExecDropSingleTupleTableSlot(pass.slot);
 }
 
+/* build_part -- fill the pages of a part, and count it. */
+static void
+build_part(PartSort *sort, SharedFileSet *files, Relation heap)
+{
+	BtreePart  *part = sort->part;
+	BtreeBuild *build = part->build;
+
+	btree_build_pages(sort, files, heap);
+	btree_entry_maker_end(&sort->maker);
+	if (pg_atomic_add_fetch_u32(&build->parts_done, 1) == build->nparts)
+	{
+		uint32		ndone = pg_atomic_add_fetch_u32(part->ndone, 1);
+
+		if (!IsParallelWorker())
+			pgstat_progress_update_param(PROGRESS_REPACK_INDEX_REBUILD_COUNT, ndone);
+	}
+}
+
 /*
- * build_part
+ * btree_build_pages
  *		Sort the entries of a part, which are all there, and fill its leaf pages.
  */
-static void
-build_part(TablePass *pass, PartSort *sort, SharedFileSet *files)
+void
+btree_build_pages(PartSort *sort, SharedFileSet *files, Relation heap)
 {
 	BtreePart  *part = sort->part;
 	BtreeBuild *build = part->build;
@@ -204,12 +224,11 @@ build_part(TablePass *pass, PartSort *sort, SharedFileSet *files)
 			entry_sort_end_ties(sort->sort, btree_sort_compare_ties, sort);
 	}
 
-	new_btree_begin(&btree, build, pass->heap, part->index);
+	new_btree_begin(&btree, build, heap, part->index);
 	downlinks = is_whole ? BufFileCreateTemp(false) :
 		BufFileCreateFileSet(&files->fs, file_name(build, part->number));
 	level = btree_level_begin_leaves(&btree, downlinks, &build->parts[part->number]);
 	btree_load_leaves(&btree, sort, level);
-	btree_entry_maker_end(&sort->maker);
 	DEBUG_POINT("rewrite-btree-part");
 	btree_level_end_leaves(level, part->number == build->nparts - 1);
 	if (!is_whole)
@@ -225,14 +244,7 @@ build_part(TablePass *pass, PartSort *sort, SharedFileSet *files)
 		MemoryContextDelete(sort->tuples);
 
 	if (is_whole)
-		join(build, NULL, downlinks, pass->heap, part->index);
-	if (pg_atomic_add_fetch_u32(&build->parts_done, 1) == build->nparts)
-	{
-		uint32		ndone = pg_atomic_add_fetch_u32(part->ndone, 1);
-
-		if (!IsParallelWorker())
-			pgstat_progress_update_param(PROGRESS_REPACK_INDEX_REBUILD_COUNT, ndone);
-	}
+		join(build, NULL, downlinks, heap, part->index);
 	MemoryContextSwitchTo(old);
 	MemoryContextDelete(context);
 }

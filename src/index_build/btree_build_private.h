@@ -150,8 +150,16 @@ extern void btree_collect_take(BtreeCollection *collection, PartSort *sort);
 
 /*
  * in btree_load.c: put what was sorted into the pages of a level, which the caller
- * begins and ends.  An entry that is too large is an error, as in the server's build.
+ * begins and ends.  An entry that is too large is an error, as in the server's build, and
+ * so are two of one key, if we have sorted them, and the part's info says that the index is
+ * unique.
  */
 extern void btree_load_leaves(const NewBtree *btree, PartSort *sort, BtreeLevel *level);
+
+/*
+ * in btree_build.c: sort the entries of a part, which are all there, fill its leaf pages, and
+ * end the sort.  A single part becomes a whole index.
+ */
+extern void btree_build_pages(PartSort *sort, SharedFileSet *files, Relation heap);
 
 #endif							/* CYCLONE_BTREE_BUILD_PRIVATE_H */

@@ -31,6 +31,7 @@
 
 #include "miscadmin.h"
 #include "utils/memutils.h"
+#include "utils/snapmgr.h"
 
 #include "compat.h"
 #include "debug_point.h"
@@ -618,6 +619,8 @@ write_pages(BtreeLevel *level, int nkept)
 		memmove(&level->low_keys[0], &level->low_keys[n], nkept * sizeof(IndexTuple));
 	}
 	level->npages = nkept;
+	/* if no other snapshot is held, none is while we wait */
+	InvalidateCatalogSnapshotConditionally();
 	guards_point();
 }
 

@@ -39,6 +39,7 @@ static bool have_same_keys(const NewBtree *btree, PartSort *sort, const uint64 *
 						   const uint64 *right);
 static IndexTuple tuple_of_entry(const NewBtree *btree, PartSort *sort, const uint64 *entry);
 static IndexTuple tuple_of_row(const NewBtree *btree, EntryMaker *maker, ItemPointer tid);
+static void refuse_duplicate(const NewBtree *btree, const IndexInfo *info, IndexTuple tuple);
 static bool wants_posting_lists(const NewBtree *btree);
 static void start_pending(BTDedupState pending);
 static void add_pending(BtreeLevel *level, BTDedupState pending);
@@ -89,7 +90,8 @@ load_sorted_by_server(const NewBtree *btree, Tuplesortstate *sort, BtreeLevel *l
 static void
 load_entries(const NewBtree *btree, PartSort *sort, BtreeLevel *level)
 {
-	bool		deduplicate = wants_posting_lists(btree);
+	bool		is_unique = sort->part->info->ii_Unique;
+	bool		deduplicate = wants_posting_lists(btree) && !is_unique;
 	int			nwords = key_code_words(sort->code);
 	BTDedupStateData pending;
 	const uint64 *next = entry_sort_next(sort->sort);
@@ -105,6 +107,8 @@ load_entries(const NewBtree *btree, PartSort *sort, BtreeLevel *level)
 		if (sort->tuples != NULL)
 			prefetch_tuple(sort);
 		tuple = tuple_of_entry(btree, sort, entry);
+		if (is_unique && next != NULL && have_same_keys(btree, sort, entry, next))
+			refuse_duplicate(btree, sort->part->info, tuple);
 		if (pending.base != NULL && !_bt_dedup_save_htid(&pending, tuple))
 			add_pending(level, &pending);
 		else if (pending.base != NULL)
@@ -122,6 +126,26 @@ load_entries(const NewBtree *btree, PartSort *sort, BtreeLevel *level)
 	}
 	Assert(pending.base == NULL);
 	pfree(pending.htids);
+}
+
+/* refuse_duplicate -- raise an error for a key that a unique index has twice, as REINDEX does. */
+static void
+refuse_duplicate(const NewBtree *btree, const IndexInfo *info, IndexTuple tuple)
+{
+	Datum		values[INDEX_MAX_KEYS];
+	bool		isnull[INDEX_MAX_KEYS];
+	char	   *description;
+
+	if (IndexTupleHasNulls(tuple) && !info->ii_NullsNotDistinct)
+		return;
+	index_deform_tuple(tuple, RelationGetDescr(btree->index), values, isnull);
+	description = BuildIndexValueDescription(btree->index, values, isnull);
+	ereport(ERROR,
+			(errcode(ERRCODE_UNIQUE_VIOLATION),
+			 errmsg("could not create unique index \"%s\"", RelationGetRelationName(btree->index)),
+			 description ? errdetail("Key %s is duplicated.", description) :
+			 errdetail("Duplicate keys exist."),
+			 errtableconstraint(btree->heap, RelationGetRelationName(btree->index))));
 }
 
 /* prefetch_tuple -- of an entry that comes soon. */

@@ -93,6 +93,7 @@ struct KeyCode
 	TupleDesc	desc;
 	int			nwords;			/* of the integer */
 	bool		has_tuples;		/* and a word that points at one? */
+	bool		has_enums;		/* among the columns? */
 	int			ncolumns;
 	KeyColumn	columns[INDEX_MAX_KEYS];
 	Size		tuple_size;		/* of one without nulls */
@@ -231,6 +232,7 @@ key_code_begin(Relation index)
 			break;
 		column->kind = comparison->kind;
 		column->length = comparison->length;
+		code->has_enums |= comparison->function == F_ENUM_CMP;
 	}
 
 	if (code->ncolumns < nkeys || nkeys < index->rd_index->indnatts ||
@@ -316,6 +318,22 @@ bool
 key_code_has_tuples(const KeyCode *code)
 {
 	return code->has_tuples;
+}
+
+/*
+ * key_code_stands_alone
+ *		Do entries say all, whatever others write to the table meanwhile?
+ *
+ * They don't if they point at a tuple; nor if values of some are taken from the row, which
+ * may be gone; nor if an enum may get a value whose order its OIDs don't have.
+ */
+bool
+key_code_stands_alone(const KeyCode *code)
+{
+	for (int i = 0; i < code->ncolumns; i++)
+		if (code->columns[i].kind == KEY_FLOAT4 || code->columns[i].kind == KEY_FLOAT8)
+			return false;
+	return !code->has_tuples && !code->has_enums;
 }
 
 /* key_code_words -- how many words an entry has. */

@@ -20,6 +20,8 @@ typedef struct KeyCode KeyCode;
  * context's memory; NULL if that isn't possible.  An entry has key_code_words words.  The
  * low key_code_tail_bits of them aren't of the key.
  *
+ * key_code_stands_alone: do entries say all, whatever others write to the table meanwhile?
+ *
  * key_code_encode makes an entry.  It may leave memory behind in the current context.  If
  * key_code_has_tuples, key_code_set_tuple then has it point at its index tuple, which
  * stays where it is, and the sort compares the tuples of entries with the same integer.
@@ -32,6 +34,7 @@ typedef struct KeyCode KeyCode;
  */
 extern KeyCode *key_code_begin(Relation index);
 extern bool key_code_has_tuples(const KeyCode *code);
+extern bool key_code_stands_alone(const KeyCode *code);
 extern int	key_code_words(const KeyCode *code);
 extern int	key_code_tail_bits(const KeyCode *code);
 extern void key_code_encode(const KeyCode *code, const Datum *values, const bool *isnull,

@@ -21,6 +21,9 @@
  * dropped with it.  No other index does that, so that is how we know one that was
  * left over.
  *
+ * Btrees of plain keys are built by our own sort (concurrent_build.c), all else by the
+ * server.
+ *
  * Queries of old snapshots may need entries that the copy lacks: index_shrink.c waits
  * for them.  Standbys are not asked for theirs.  So before the swap the WAL tells them
  * to end older snapshots, as it does when VACUUM has removed row versions.
@@ -54,11 +57,17 @@
 #include "utils/snapmgr.h"
 #include "utils/syscache.h"
 
+#include "autovacuum/autovacuum.h"
+#include "autovacuum/table_log.h"
 #include "compat.h"
+#include "engine/audit.h"
+#include "index_build/concurrent_build.h"
 #include "inplace/index_copy.h"
 #include "rewrite/swap.h"
 #include "transaction.h"
 
+static int64 build_ourselves(const IndexCopy *copy, bool *is_built);
+static int64 audit_copy(Relation rel, Relation index, const TableKey *key);
 static void make_plain(Oid copy);
 static bool is_as_noted(const IndexCopy *copy);
 static bool is_copy(Oid index);
@@ -104,15 +113,77 @@ index_copy_create(IndexCopy *copy, Relation rel, Oid index)
 }
 
 /* index_copy_build -- see index_copy.h. */
-void
+int64
 index_copy_build(const IndexCopy *copy)
 {
+	bool		is_built;
+	int64		audited_pages;
+
 	Assert(ActiveSnapshotSet());
 	Assert(OidIsValid(copy->table) && OidIsValid(copy->copy));
 	Assert(CheckRelationOidLockedByMe(copy->table, ShareUpdateExclusiveLock, true));
-	index_concurrently_build(copy->table, copy->copy);
+
+	audited_pages = build_ourselves(copy, &is_built);
+	if (!is_built)
+		index_concurrently_build(copy->table, copy->copy);
 	CommandCounterIncrement();
 	make_plain(copy->copy);
+	return audited_pages;
+}
+
+/*
+ * build_ourselves
+ *		Build the copy as index_concurrently_build does, if we can.  Returns how many of its
+ *		pages were audited.
+ */
+static int64
+build_ourselves(const IndexCopy *copy, bool *is_built)
+{
+	Relation	rel = table_open(copy->table, ShareUpdateExclusiveLock);
+	Relation	index = index_open(copy->copy, RowExclusiveLock);
+	IndexInfo  *info = BuildIndexInfo(index);
+	TableKey	key = table_log_key(rel);
+	int64		audited_pages = 0;
+
+	Assert(!info->ii_ReadyForInserts);
+	*is_built = !table_log_audit_has_failed(&key) && concurrent_build_is_possible(index, info);
+	if (*is_built)
+	{
+		SavedUser	saved;
+
+		info->ii_Concurrent = true;
+		become_owner(rel, &saved);
+		concurrent_build(rel, index, info);
+		audited_pages = audit_copy(rel, index, &key);
+		become_user_again(&saved);
+	}
+	index_close(index, NoLock);
+	table_close(rel, NoLock);
+	if (*is_built)
+	{
+		PushActiveSnapshot(GetTransactionSnapshot());
+		index_set_state_flags(copy->copy, INDEX_CREATE_SET_READY);
+	}
+	return audited_pages;
+}
+
+/* audit_copy -- judge a sample of its pages; if that fails, leave the table to the server. */
+static int64
+audit_copy(Relation rel, Relation index, const TableKey *key)
+{
+	volatile int64 audited_pages = 0;
+
+	PG_TRY();
+	{
+		audited_pages = audit_new_btree(index, rel, "VACUUM (FULL INPLACE)");
+	}
+	PG_CATCH();
+	{
+		(void) autovacuum_audit_has_failed(key, RelationGetRelationName(rel));
+		PG_RE_THROW();
+	}
+	PG_END_TRY();
+	return audited_pages;
 }
 
 /*

@@ -33,9 +33,10 @@ extern bool index_copy_create(IndexCopy *copy, Relation rel, Oid index);
 
 /*
  * Fill it.  From the commit on, all sessions that write to the table maintain it.  Raises an
- * error, as REINDEX does, if there are duplicates under a unique index.
+ * error, as REINDEX does, if there are duplicates under a unique index.  Returns how many pages
+ * were audited, which are those of btrees that we build ourselves.
  */
-extern void index_copy_build(const IndexCopy *copy);
+extern int64 index_copy_build(const IndexCopy *copy);
 
 /*
  * Tell standbys that no snapshot may need any more what it lacks, which is so on this

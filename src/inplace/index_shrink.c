@@ -112,6 +112,7 @@ typedef struct Shrink
 	IndexCopy	copy;			/* of it, if it's valid */
 	TransactionId unseen_xid;	/* what such and later XIDs have deleted is in
 								 * the copy */
+	int64		audited_pages;	/* of copies */
 	ErrorData  *error;			/* the first one; NULL if there was none */
 } Shrink;
 
@@ -146,9 +147,10 @@ static void warn(const Shrink *shrink, const OthersFound *others);
  *		Build a table's bloated indexes anew.
  *
  * Called and returns outside any transaction, with the table locked for the
- * session.  Memory that must outlive transactions is in context.
+ * session.  Memory that must outlive transactions is in context.  Returns how many pages of
+ * new indexes were audited.
  */
-void
+int64
 index_shrink(Oid relid, bool may_queue, MemoryContext context)
 {
 	Shrink	   *shrink = MemoryContextAllocZero(context, sizeof(Shrink));
@@ -181,6 +183,7 @@ index_shrink(Oid relid, bool may_queue, MemoryContext context)
 		transaction_begin(false);
 		ReThrowError(shrink->error);
 	}
+	return shrink->audited_pages;
 }
 
 /*
@@ -510,7 +513,7 @@ build(Shrink *shrink)
 	progress_begin(shrink->table, MyProcPid);
 	progress_phase(PROGRESS_INPLACE_REINDEX, 0);
 	progress_index(shrink->index, 0);
-	index_copy_build(&shrink->copy);
+	shrink->audited_pages += index_copy_build(&shrink->copy);
 	DEBUG_POINT("shrink-built");
 	transaction_end();
 }

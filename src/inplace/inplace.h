@@ -151,6 +151,6 @@ extern bool value_move_some(Inplace *job, Inplace *toast);
 extern void old_versions_wait(Oid relid, TransactionId last_xid);
 
 /* index_shrink.c */
-extern void index_shrink(Oid relid, bool may_queue, MemoryContext context);
+extern int64 index_shrink(Oid relid, bool may_queue, MemoryContext context);
 
 #endif							/* CYCLONE_INPLACE_H */

@@ -190,7 +190,8 @@ table_inplace(Oid relid, const VacuumParams *params, BufferAccessStrategy ring,
 		!job->is_stopped)
 	{
 		INSTR_TIME_SET_CURRENT(start);
-		index_shrink(relid, (params->options & VACOPT_SKIP_LOCKED) == 0, context);
+		job->pass.audited_pages += index_shrink(relid, (params->options & VACOPT_SKIP_LOCKED) == 0,
+												context);
 		inplace_report_step(result, INPLACE_INDEXES, start);
 	}
 	inplace_report_end(result, job);

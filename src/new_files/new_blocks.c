@@ -3,7 +3,8 @@
  * new_blocks.c
  *	  Writing a new file, by several processes at a time.
  *
- * Nobody else knows of the file until its transaction commits, so its pages
+ * Nobody else knows of the file until its transaction commits, or knows of an index that
+ * isn't to be used before that.  So its pages
  * needn't go through shared buffers.  Each process makes pages in memory of its
  * own, takes the next blocks of the file for them, logs the pages in full if
  * the relation is logged, and writes them.  So the file has no gaps, whichever process
@@ -116,6 +117,15 @@ new_blocks_take(Relation rel, NewBlocksShared *shared, int n)
 	return start;
 }
 
+/* new_blocks_are_ours -- does nobody else need the pages of a relation? */
+bool
+new_blocks_are_ours(Relation rel)
+{
+	return CheckRelationLockedByMe(rel, AccessExclusiveLock, true) ||
+		(rel->rd_index != NULL && !rel->rd_index->indisready &&
+		 CheckRelationLockedByMe(rel, RowExclusiveLock, true));
+}
+
 /* new_blocks_write -- log pages and write them to blocks that were taken for them. */
 void
 new_blocks_write(Relation rel, BlockNumber *blknos, Page *images, int n)
@@ -125,9 +135,9 @@ new_blocks_write(Relation rel, BlockNumber *blknos, Page *images, int n)
 
 	Assert(blknos != NULL && images != NULL);
 
-	/* nobody else knows of the file, so its pages need no lock */
+	/* so its pages need no lock */
 	Assert(n > 0);
-	Assert(CheckRelationLockedByMe(rel, AccessExclusiveLock, true));
+	Assert(new_blocks_are_ours(rel));
 #ifdef USE_ASSERT_CHECKING
 	for (int i = 0; i < n; i++)
 	{

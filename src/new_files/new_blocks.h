@@ -40,6 +40,9 @@ typedef struct NewBlocksShared
  * new_blocks_take extends the file by n blocks and returns the first one.  No other
  * lightweight lock is held.  new_blocks_write logs pages and writes them to such blocks,
  * which are in ascending order.  Images are aligned for I/O; they get their checksums.
+ *
+ * new_blocks_are_ours: has the caller seen to it that nobody else needs the pages of a
+ * relation?  Either it is locked exclusively, or it is an index that isn't maintained yet.
  */
 extern void new_blocks_shmem_request(void);
 extern void new_blocks_init(NewBlocksShared *shared);
@@ -47,5 +50,6 @@ extern void new_blocks_go_on_behind(Relation rel, NewBlocksShared *shared);
 extern BlockNumber new_blocks_take(Relation rel, NewBlocksShared *shared, int n);
 extern void new_blocks_write(Relation rel, BlockNumber *blknos, Page *images, int n);
 extern void new_blocks_sync(Relation rel, const NewBlocksShared *shared);
+extern bool new_blocks_are_ours(Relation rel);
 
 #endif							/* CYCLONE_NEW_BLOCKS_H */

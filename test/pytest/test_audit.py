@@ -445,6 +445,26 @@ def test_new_btree_out_of_order(t):
     assert_full_is_the_servers(conn, before)
 
 
+def test_inplace_that_puts_entries_of_a_new_btree_out_of_order(t):
+    """What it has built isn't used, and is dropped; the table is the server's from then on."""
+    conn = t(None)
+    conn.execute("INSERT INTO t SELECT i FROM generate_series(10000, 60000) i; CREATE INDEX ON t (id); DELETE FROM t WHERE id > 9999 AND id % 3 > 0")
+    before = rows(conn)
+    error = fails(conn, "btree-order", "VACUUM (FULL INPLACE) t")
+    assert 'an audit of VACUUM (FULL INPLACE) has failed in relation "t_id_idx_cyclone"' in error.diag.message_primary
+    assert "entries are in order. The audit's: the next one doesn't come behind this one" in error.diag.message_detail
+    assert conn.execute("SELECT count(*) FROM pg_index WHERE NOT indisvalid").fetchone() == (0,)
+    assert rows(conn) == before
+    report = said(conn, "VACUUM (FULL INPLACE) t")
+    assert 'rows of "t" cannot be moved, vacuuming only' in report and LEFT in report
+    conn.execute("SELECT cyclone.autovacuum_reset('t')")
+    report = said(conn, "VACUUM (FULL INPLACE, VERBOSE) t")
+    [(leaves,)] = conn.execute("SELECT pg_relation_size('t_id_idx') / 8192 - 1").fetchall()
+    assert int(re.search(r"\naudit: (\d+) pages and", report)[1]) >= leaves
+    assert rows(conn) == before
+    checks.assert_clean(conn, "t")
+
+
 def test_rewrite_of_all_shapes(t):
     """Rows that are formed anew, frozen, locked, with values elsewhere; btrees with lists, in levels, with a key cut short: no false alarm."""
     conn = t(dead="id % 9 = 0")

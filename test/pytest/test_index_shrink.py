@@ -13,6 +13,8 @@ from cyclone_lab.background import PATIENCE_SECONDS, Background, Parked, time_ou
 from test_rewrite import run_script
 
 INPLACE = "VACUUM (FULL INPLACE) t"
+# Of a btree that we build ourselves: the table has been read; all pages are filled, but not all written; they are joined
+BUILD_STEPS = ("shrink-scanned", "rewrite-btree-part", "rewrite-btree-join")
 STEPS = ("shrink-create", "shrink-build", "shrink-built", "shrink-wait", "shrink-validate", "shrink-swap", "shrink-swapped", "shrink-drop")
 ROWS = 20000
 MAKE = f"""
@@ -107,7 +109,7 @@ def insert_or_update(conn) -> None:
     conn.execute("INSERT INTO t VALUES (10, 1000010, 'x') ON CONFLICT (id) DO UPDATE SET note = t.note || 'x'")
 
 
-@pytest.mark.parametrize("step", STEPS[1:-1])
+@pytest.mark.parametrize("step", STEPS[1:-1] + BUILD_STEPS)
 def test_others_write_as_ever(cluster, db, conn, table, step):
     """At each of its steps: deferred constraints with temporary duplicates, upserts by each key, and errors that are deserved."""
     with Parked(cluster, db, f"{step}:leader", 1, INPLACE, settings={"cyclone.index_wait": "20s"}) as vacuum:
@@ -260,7 +262,10 @@ def test_tries_to_lock_the_table_take_no_xids(cluster, db, conn, table):
 
 @pytest.mark.parametrize(
     "end, step",
-    [*((end, step) for end in ("cancel", "error") for step in STEPS[:-1]), ("statement_timeout", "shrink-wait"), ("statement_timeout", "shrink-swap")],
+    [
+        *((end, step) for end in ("cancel", "error") for step in STEPS[:-1] + BUILD_STEPS),
+        *(("statement_timeout", step) for step in ("shrink-wait", "shrink-swap")),
+    ],
 )
 def test_what_ends_it_leaves_nothing_behind(cluster, db, conn, table, end, step):
     if end == "error":
@@ -449,23 +454,26 @@ def test_an_index_that_is_renamed_meanwhile_is_reported(cluster, db, conn, table
     assert_sound(conn)
 
 
-def test_duplicates_are_found_and_other_indexes_made_small(conn, table):
-    """As by REINDEX; they come from damage, here from an index that was wrong for a while."""
-    conn.execute("UPDATE pg_index SET indisready = false, indislive = false WHERE indexrelid = 't_expr'::regclass")
-    conn.execute("INSERT INTO t VALUES (1, 1, md5('10'), '{0}', point(1, 1))")
-    conn.execute("UPDATE pg_index SET indisready = true, indislive = true WHERE indexrelid = 't_expr'::regclass")
+@pytest.mark.parametrize(("index", "row", "key"), [("t_expr", "(1, 1, md5('10'))", "lower(note)"), ("t_pkey", "(10, 1, 'new')", "id")])
+def test_duplicates_are_found_and_other_indexes_made_small(conn, table, index, row, key):
+    """As by REINDEX, whoever builds it; they come from damage, here from an index that was wrong for a while."""
+    conn.execute("UPDATE pg_index SET indisready = false, indislive = false WHERE indexrelid = %s::regclass", (index,))
+    conn.execute(f"INSERT INTO t VALUES {row}")
+    conn.execute("UPDATE pg_index SET indisready = true, indislive = true WHERE indexrelid = %s::regclass", (index,))
     before = sizes(conn)
-    with pytest.raises(psycopg.errors.UniqueViolation, match="could not create unique index"):
+    with pytest.raises(psycopg.errors.UniqueViolation, match=f'could not create unique index "{index}_cyclone"') as error:
         conn.execute(INPLACE)
+    assert error.value.diag.message_detail.startswith(f"Key ({key})=(") and error.value.diag.message_detail.endswith(") is duplicated.")
+    assert error.value.diag.table_name == "t" and error.value.diag.constraint_name == f"{index}_cyclone"
     after = sizes(conn)
-    assert after["t_expr"] == before["t_expr"]
-    assert all(after[name] < 0.8 * before[name] for name in INDEXES if name != "t_expr")
+    assert after[index] == before[index]
+    assert all(after[name] < 0.8 * before[name] for name in INDEXES if name != index)
     assert conn.execute(INVALID).fetchall() == []
     with conn.transaction():
         assert conn.execute("SELECT count(*) FROM pg_locks WHERE relation = 't'::regclass AND mode LIKE 'Share%'").fetchone() == (0,)
-    conn.execute("DELETE FROM t WHERE id = 1")
+    conn.execute("DELETE FROM t WHERE pos = 1")
     conn.execute(INPLACE)
-    conn.execute("REINDEX INDEX t_expr")
+    conn.execute(f"REINDEX INDEX {index}")
     assert content(conn) == table
     assert_sound(conn)
 
@@ -614,6 +622,96 @@ def test_upserts_by_many_clients(cluster, db, conn, table):
     conn.execute("DELETE FROM t WHERE id < 0")
     assert content(conn) == table
     assert conn.execute(INVALID).fetchall() == []
+    conn.execute("VACUUM (INDEX_CLEANUP on) t")
+    checks.assert_clean(conn, "t")
+
+
+@pytest.mark.parametrize("wal_level", ["minimal", "replica"])
+def test_a_crash_after_a_btree_is_built(new_cluster, wal_level):
+    """Its file is older than the transaction that fills it, so it's in the WAL; a checkpoint may begin while it is written."""
+    cluster = new_cluster(wal_level=wal_level, max_wal_senders=0)
+    with cluster.connect(TEMPLATE) as conn:
+        run_script(conn, MAKE)
+        before, rows = sizes(conn), content(conn)
+        with Parked(cluster, TEMPLATE, "rewrite-btree-part:leader", 1, INPLACE) as vacuum:
+            conn.execute("CHECKPOINT")
+        assert vacuum.error is None
+    cluster.crash()
+    cluster.start()
+    with cluster.connect(TEMPLATE) as conn:
+        assert content(conn) == rows
+        assert sizes(conn)["t_pkey"] < 0.8 * before["t_pkey"]
+        assert_sound(conn)
+
+
+def test_pages_that_are_read_while_they_are_written(cluster, db, conn, table):
+    """By curious people, who find zeroes: these don't stay in shared buffers. No horizon is held back meanwhile."""
+    with Parked(cluster, db, "rewrite-btree-join:leader", 1, INPLACE) as vacuum:
+        [(copy, nblocks)] = conn.execute("SELECT oid::regclass::text, pg_relation_size(oid) / 8192 FROM pg_class WHERE relname LIKE '%_cyclone'").fetchall()
+        pages = [conn.execute("SELECT get_raw_page(%s, %s)", (copy, block)).fetchone()[0] for block in range(nblocks)]
+        assert sum(page == bytes(8192) for page in pages) == 3 < nblocks  # the metapage, and the first and the last leaf
+        assert conn.execute("SELECT backend_xmin FROM pg_stat_activity WHERE pid = %s", (vacuum.pid,)).fetchone() == (None,)
+    assert vacuum.error is None and not any("bloated" in message for message in vacuum.messages), vacuum.messages
+    assert content(conn) == table
+    assert_sound(conn)
+
+
+def test_temporary_files_that_may_not_be_so_large(conn, table):
+    """The error is as of any sort; nothing is left behind."""
+    conn.execute("SET maintenance_work_mem = '64kB'; SET temp_file_limit = '16kB'")
+    with pytest.raises(psycopg.errors.ConfigurationLimitExceeded):
+        conn.execute(INPLACE)
+    assert conn.execute(INVALID).fetchall() == []
+    conn.execute("RESET temp_file_limit")
+    conn.execute(INPLACE)
+    assert content(conn) == table
+    assert_sound(conn)
+
+
+def test_others_insert_update_and_delete_while_btrees_are_built(cluster, db, conn):
+    """With and without chains of HOT updates; afterwards each row has its entries."""
+    conn.execute("CREATE TABLE t (id int PRIMARY KEY, n bigint, u uuid UNIQUE, at timestamptz, seen int) WITH (autovacuum_enabled = off, fillfactor = 70)")
+    conn.execute("CREATE INDEX t_n ON t (n, at DESC); CREATE INDEX t_at ON t (at)")
+    fill = "INSERT INTO t SELECT i, i % 100, md5(i::text)::uuid, '2026-01-01'::timestamptz + i * '1 s'::interval FROM generate_series({}, {}) i"
+    conn.execute(fill.format(1, 20000))
+    stop = threading.Event()
+    errors: list[Exception] = []
+
+    def work(number: int) -> None:
+        with cluster.connect(db) as client:
+            try:
+                for turn in range(number, 1_000_000, 4):
+                    if stop.is_set():
+                        return
+                    key = turn % 1999 + 1
+                    client.execute("UPDATE t SET seen = %s WHERE id = %s", (turn, key))
+                    client.execute("UPDATE t SET n = n + 1, at = now() WHERE id = %s", (key + 1,))
+                    client.execute("DELETE FROM t WHERE id = %s", (-turn + 40,))
+                    client.execute("INSERT INTO t VALUES (%s, 1, gen_random_uuid(), now())", (-turn,))
+            except Exception as error:
+                errors.append(error)
+
+    clients = [threading.Thread(target=work, args=(number,)) for number in range(4)]
+    for client in clients:
+        client.start()
+    said = []
+    conn.add_notice_handler(lambda message: said.append(message.message_primary))
+    try:
+        for _ in range(4):
+            conn.execute(fill.format(100_000, 130_000))
+            conn.execute("DELETE FROM t WHERE id >= 100000")
+            conn.execute("SET cyclone.debug_point = 'shrink-scanned:leader:notice'")
+            conn.execute(INPLACE)
+            conn.execute("RESET cyclone.debug_point")
+    finally:
+        stop.set()
+        for client in clients:
+            client.join()
+    assert errors == []
+    assert sum("shrink-scanned" in message for message in said) >= 8, said
+    assert conn.execute(INVALID).fetchall() == []
+    for name in ("t_pkey", "t_n", "t_u_key", "t_at"):
+        conn.execute("SELECT bt_index_check(%s::regclass, heapallindexed => true, checkunique => true)", (name,))
     conn.execute("VACUUM (INDEX_CLEANUP on) t")
     checks.assert_clean(conn, "t")
 
