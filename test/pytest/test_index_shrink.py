@@ -301,7 +301,7 @@ def test_what_a_killed_session_leaves_goes_with_the_next_run(cluster, db, conn, 
     assert_sound(conn)
 
 
-@pytest.mark.parametrize("step", ["shrink-create", "shrink-build", "shrink-built", "shrink-wait", "shrink-swap", "shrink-drop"])
+@pytest.mark.parametrize("step", ["shrink-create", "shrink-build", *BUILD_STEPS, "shrink-built", "shrink-wait", "shrink-swap", "shrink-drop"])
 def test_what_a_killed_session_leaves_is_dropped_by_a_worker(cluster, db, conn, table, step):
     """Whether others maintain it already or not, and while they use the table."""
     point = "shrink-validate:leader:error shrink-drop:leader" if step == "shrink-drop" else f"{step}:leader"
@@ -378,12 +378,13 @@ def test_a_worker_waits_for_no_longer_than_that(cluster, db, conn, table):
     assert_sound(conn)
 
 
-def test_what_a_crash_leaves_is_dropped_after_the_next_vacuum(new_cluster):
+@pytest.mark.parametrize("step", ["rewrite-btree-join", "shrink-validate"])
+def test_what_a_crash_leaves_is_dropped_after_the_next_vacuum(new_cluster, step):
     cluster = new_cluster()
     with cluster.connect(TEMPLATE) as conn:
         run_script(conn, MAKE)
         rows = content(conn)
-    vacuum = Parked(cluster, TEMPLATE, "shrink-validate:leader", 1, INPLACE)
+    vacuum = Parked(cluster, TEMPLATE, f"{step}:leader", 1, INPLACE)
     cluster.crash()
     vacuum.release()
     vacuum.wait()
