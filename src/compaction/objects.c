@@ -30,24 +30,15 @@
 #include "utils/lsyscache.h"
 #include "utils/memutils.h"
 #include "utils/snapmgr.h"
-#include "utils/wait_event.h"
 
 #include "compaction/objects.h"
+#include "own_wait_event.h"
 
 /* How long it waits between two tries */
 #define PAUSE_MS	100
 
-static uint32 wait_event = 0;
-
 static bool lock_objects(bool *are_there);
 static Oid	object_of(const char *name);
-
-/* objects_init -- before there is any table at which an error would be found out. */
-void
-objects_init(void)
-{
-	wait_event = WaitEventExtensionNew("CycloneCompactionObjects");
-}
 
 /*
  * objects_begin
@@ -57,10 +48,11 @@ objects_init(void)
 void
 objects_begin(int patience_ms)
 {
+	static uint32 wait_event = 0;
 	MemoryContext context = CurrentMemoryContext;
 	bool		are_there;
 
-	Assert(!IsTransactionState() && wait_event != 0);
+	Assert(!IsTransactionState());
 
 	for (int waited = 0;; waited += PAUSE_MS)
 	{
@@ -73,7 +65,7 @@ objects_begin(int patience_ms)
 		if (!are_there || waited >= patience_ms)
 			proc_exit(0);
 		(void) WaitLatch(MyLatch, WL_LATCH_SET | WL_TIMEOUT | WL_EXIT_ON_PM_DEATH, PAUSE_MS,
-						 wait_event);
+						 own_wait_event(&wait_event, "CycloneCompactionObjects"));
 		ResetLatch(MyLatch);
 		CHECK_FOR_INTERRUPTS();
 	}

@@ -22,7 +22,6 @@
  * are gone, or can't be locked in that time.  objects_end commits.  objects_run_sql raises the
  * errors of the statement, whose result is SPI's; its nulls may be NULL.
  */
-extern void objects_init(void);
 extern void objects_begin(int patience_ms);
 extern void objects_run_sql(const char *sql, int nargs, Oid *types, Datum *values,
 							const char *nulls);

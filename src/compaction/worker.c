@@ -159,7 +159,6 @@ pg_cyclone_compaction_worker(Datum arg)
 	BackgroundWorkerInitializeConnectionByOid(database, InvalidOid, 0);
 	visit_context = AllocSetContextCreate(TopMemoryContext, "Compaction worker", ALLOCSET_DEFAULT_SIZES);
 	library_worker_settings();
-	objects_init();
 	history_started_by_compaction();
 	visit();
 	proc_exit(0);

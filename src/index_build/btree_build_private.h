@@ -158,7 +158,7 @@ extern void btree_load_leaves(const NewBtree *btree, PartSort *sort, BtreeLevel 
 
 /*
  * in btree_build.c: sort the entries of a part, which are all there, fill its leaf pages, and
- * end the sort.  A single part becomes a whole index.
+ * end the sort.  A single part becomes a whole index, and files may be NULL.
  */
 extern void btree_build_pages(PartSort *sort, SharedFileSet *files, Relation heap);
 
