@@ -56,6 +56,7 @@ BY_SERVER, FORCED, CANCELLED = "autovacuums by the server", "autovacuums to prev
 NEEDED = (BY_ENGINE, WITH_WORKERS)
 REPORT = re.compile(r'LOG:  (automatic (?:aggressive )?vacuum (?:to prevent wraparound )?of table "([^"]+)".*\n(?:\t.*\n)+)')
 LAUNCHED = re.compile(r"parallel workers: \d+ planned, (\d+) launched")
+SEVERAL_ROUNDS = re.compile(r"index scans: (?!0$|1$)\d+$", re.MULTILINE)
 TROUBLE = re.compile(r".*\] autovacuum worker (?:ERROR|PANIC):  .*")
 CANCELLATION = "canceling autovacuum task"
 NOTED = re.compile(r"an autovacuum by pg_cyclone of relation (\d+) in database (\d+) was interrupted by a crash")
@@ -145,6 +146,11 @@ def _read_notes(cluster: Cluster) -> list[tuple[Key, int]]:
     data = file.read_bytes()
     found = NOTE.iter_unpack(data[: len(data) // NOTE.size * NOTE.size])
     return [(Key(database, relation), breaker_until) for database, relation, breaker_until, *_ in found if relation]
+
+
+def in_rounds_by_the_server(log: str) -> set[str]:
+    """Return the tables, with database and schema, that the server's own VACUUM has been through in several rounds."""
+    return {table for report, table in REPORT.findall(log) if "phases: " not in report and SEVERAL_ROUNDS.search(report)}
 
 
 def view(conn: psycopg.Connection) -> dict[Key, dict]:
