@@ -6,6 +6,7 @@ run goes on until all that it is about has happened, and fails if that doesn't c
 
 With `--autovacuum` (`AUTOVACUUM=1`), autovacuum on the engine comes to both tables, too, as long as compaction leaves it a moment. Its
 settings change each period, and now and then all tables are old enough to be vacuumed by force. The engine may not fail there.
+Without it cyclone.compaction comes to the table that is made smaller, in the breaks between the session's commands.
 """
 
 import random
@@ -17,7 +18,7 @@ from pathlib import Path
 
 import psycopg
 
-from cyclone_lab import autovacuum, checks, long_run
+from cyclone_lab import autovacuum, checks, compaction, long_run
 from cyclone_lab.autovacuum import BY_ENGINE, Autovacuums
 from cyclone_lab.cluster import Cluster
 from cyclone_lab.load import Sessions
@@ -28,7 +29,7 @@ from cyclone_lab.twin_tables import Duel, Twins, Writer, breathe, read
 
 PERIOD = 20
 OLD_PERIODS = 8  # in each such period tables become old
-BREAK = 3  # seconds at most between two compactions, with autovacuum
+BREAK = 3  # seconds at most between two of the session's compactions, in which others may come to the table
 EXTRA = 300  # seconds that a run may take longer until all of NEEDED has happened
 DATABASE = "postgres"
 READERS = 2
@@ -60,6 +61,7 @@ INVALID_INDEXES = "SELECT indexrelid::regclass FROM pg_index WHERE NOT indisvali
 OURS_FAILED = re.compile(r"Failed process was running: .*FULL INPLACE")
 NEEDED = ("transactions: COMMIT", "compactions", "rows moved", "pages cut off", "comparisons in snapshots", "duels in which a row moved",
           "duels that one side won", "cursors", "upserts of shared keys", "rotations of slots", "ANALYZE in transactions")  # fmt: skip
+BY_ITSELF = "runs of cyclone.compaction"
 NEEDED_OF_AUTOVACUUM = (autovacuum.FORCED, autovacuum.CANCELLED, f"{BY_ENGINE}: control", f"{BY_ENGINE}: compacted")
 
 
@@ -69,7 +71,8 @@ class TwinTest:
     def __init__(self, prefix: Path, seed: int, writers: int, *, base: Path | None = None, with_autovacuum: bool = False):
         self.seed = seed
         self.twins = Twins(writers, DUELS, random.Random(f"{seed}:twins"))
-        config = {**CONFIG, **(autovacuum.settings(random.Random(seed), prefix) if with_autovacuum else {})}
+        drivers = autovacuum.settings(random.Random(seed), prefix) if with_autovacuum else compaction.settings(random.Random(seed))
+        config = {**CONFIG, **drivers, **({} if with_autovacuum else {"cyclone.compaction": "on"})}
         self.cluster = Cluster.create(prefix, config, base=base, initdb=("--data-checksums",))
         self.autovacuums = Autovacuums(self.cluster) if with_autovacuum else None
 
@@ -90,6 +93,8 @@ class TwinTest:
             conn.execute("CREATE EXTENSION pg_cyclone")
             checks.create_extensions(conn)
             self.twins.create(conn, random.Random(self.seed))
+            # the others stay as PostgreSQL's VACUUM leaves them
+            conn.execute("INSERT INTO cyclone.compaction_policies (pattern, enabled) VALUES ('*', false), ('compacted*', true)")
         deadline = time.monotonic() + 60 * minutes
         period = 0
         while (left := deadline - time.monotonic()) > 0 or (self._missing() and left > -EXTRA):
@@ -98,6 +103,9 @@ class TwinTest:
             began = time.monotonic()
             if self.autovacuums:
                 self._vary_autovacuum(period)
+            else:
+                with self.cluster.connect(DATABASE) as conn:
+                    compaction.go_on(conn)
             while time.monotonic() - began < (min(PERIOD, left) if left > 0 else PERIOD) and not sessions.failed:
                 time.sleep(0.1)
             try:
@@ -115,7 +123,9 @@ class TwinTest:
 
     def _missing(self) -> list[str]:
         missing = [what for what in NEEDED if not self.done[what]]
-        return missing + (self.autovacuums.missing(*NEEDED_OF_AUTOVACUUM) if self.autovacuums else [])
+        if self.autovacuums:
+            return missing + self.autovacuums.missing(*NEEDED_OF_AUTOVACUUM)
+        return missing if self.done[BY_ITSELF] else [*missing, BY_ITSELF]
 
     def _vary_autovacuum(self, period: int) -> None:
         """Turn it on, change its settings, and now and then make tables old."""
@@ -173,8 +183,7 @@ class TwinTest:
                 self.twins.count("rows moved", rows)
                 self.twins.count("pages cut off", max(before - after, 0))
             said.clear()
-            if self.autovacuums:
-                sessions.pause(rng.choice([0, rng.uniform(0, BREAK)]))
+            sessions.pause(rng.choice([0, rng.uniform(0, BREAK)]))
 
     def _page_at_fault(self, error: str) -> str:
         """Return what is on the heap page that an error is about, and what the catalog and the map say of it."""
@@ -227,7 +236,9 @@ class TwinTest:
     def _check(self) -> None:
         """With nobody at work: everything is equal, and sound; so it is after a VACUUM."""
         with self.cluster.connect(DATABASE) as conn:
-            if self.autovacuums:
+            if not self.autovacuums:
+                self.twins.count(BY_ITSELF, compaction.stop(conn))
+            else:
                 autovacuum.turn_off(conn)
                 errors = self.autovacuums.read_log()
                 assert not errors, f"autovacuum failed: {errors[:5]}"
