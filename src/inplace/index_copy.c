@@ -140,23 +140,25 @@ static int64
 build_ourselves(const IndexCopy *copy, bool *is_built)
 {
 	Relation	rel = table_open(copy->table, ShareUpdateExclusiveLock);
-	Relation	index = index_open(copy->copy, RowExclusiveLock);
-	IndexInfo  *info = BuildIndexInfo(index);
 	TableKey	key = table_log_key(rel);
 	int64		audited_pages = 0;
+	SavedUser	saved;
+	Relation	index;
+	IndexInfo  *info;
 
+	/* what is constant in an expression is computed as soon as we look at it */
+	become_owner(rel, &saved);
+	index = index_open(copy->copy, RowExclusiveLock);
+	info = BuildIndexInfo(index);
 	Assert(!info->ii_ReadyForInserts);
 	*is_built = !table_log_audit_has_failed(&key) && concurrent_build_is_possible(index, info);
 	if (*is_built)
 	{
-		SavedUser	saved;
-
 		info->ii_Concurrent = true;
-		become_owner(rel, &saved);
 		concurrent_build(rel, index, info);
 		audited_pages = audit_copy(rel, index, &key);
-		become_user_again(&saved);
 	}
+	become_user_again(&saved);
 	index_close(index, NoLock);
 	table_close(rel, NoLock);
 	if (*is_built)
