@@ -85,7 +85,7 @@ new_blocks_init(NewBlocksShared *shared)
 void
 new_blocks_go_on_behind(Relation rel, NewBlocksShared *shared)
 {
-	Assert(CheckRelationLockedByMe(rel, AccessExclusiveLock, true));
+	Assert(new_blocks_are_ours(rel));
 	Assert(!LWLockHeldByMe(&shared->lock));
 	Assert(pg_atomic_read_u32(&shared->nblocks) == 0);
 	pg_atomic_write_u32(&shared->nblocks, RelationGetNumberOfBlocks(rel));
@@ -103,7 +103,7 @@ new_blocks_take(Relation rel, NewBlocksShared *shared, int n)
 {
 	BlockNumber start;
 
-	Assert(CheckRelationLockedByMe(rel, AccessExclusiveLock, true));
+	Assert(new_blocks_are_ours(rel));
 	Assert(InterruptHoldoffCount == 0 && CritSectionCount == 0);
 	Assert(n > 0);
 	Assert(!LWLockHeldByMe(&shared->lock));
@@ -190,7 +190,7 @@ new_blocks_sync(Relation rel, const NewBlocksShared *shared)
 {
 	SMgrRelation smgr = RelationGetSmgr(rel);
 
-	Assert(CheckRelationLockedByMe(rel, AccessExclusiveLock, true));
+	Assert(new_blocks_are_ours(rel));
 	Assert(shared != NULL);
 
 	if (SmgrIsTemp(smgr))

@@ -57,7 +57,7 @@ audit_new_btree(Relation index, Relation table, const char *command)
 	BtreeAudit *audit;
 	int64		naudited = 0;
 
-	Assert(CheckRelationLockedByMe(index, AccessExclusiveLock, false));
+	Assert(CheckRelationLockedByMe(index, RowExclusiveLock, true));
 	Assert(index->rd_index->indrelid == RelationGetRelid(table));
 	Assert(command != NULL);
 	if (index->rd_rel->relam != BTREE_AM_OID || cyclone_audit <= 0)
