@@ -68,6 +68,7 @@
 #include "compaction/decision.h"
 #include "compaction/objects.h"
 #include "debug_point.h"
+#include "guards/guards.h"
 #include "history/history.h"
 #include "inplace/table_inplace.h"
 #include "library.h"
@@ -112,6 +113,7 @@ PGDLLEXPORT void pg_cyclone_compaction_worker(Datum arg);
 static CompactionSlot *slot;
 static MemoryContext visit_context;
 static WalUsage wal_counted;	/* up to here */
+static uint64 wal_of_table;		/* at the table in hand, or the last one */
 
 static bool take_slot(int number, Oid *database);
 static void leave_slot(int code, Datum arg);
@@ -131,7 +133,7 @@ static void prepare_run(Table *table);
 static bool lock_table(Oid relid);
 static const char *why_not_possible(Oid relid);
 static void run(Table *table, void (*routine) (Table *), RunResult *result);
-static void measure(const Table *table, TimestampTz start, const WalUsage *before, RunResult *result);
+static void measure(const Table *table, TimestampTz start, RunResult *result);
 static void run_vacuum(Table *table);
 static void at_table(const Table *table);
 static bool at_no_table(void);
@@ -460,7 +462,6 @@ static void
 compact_table(Table *table)
 {
 	RunResult	result = {.outcome = OUTCOME_DONE};
-	WalUsage	before = pgWalUsage;
 	TimestampTz start = GetCurrentTimestamp();
 	bool		is_prepared;
 
@@ -479,7 +480,7 @@ compact_table(Table *table)
 	}
 	HOLD_CANCEL_INTERRUPTS();
 	if (is_prepared)
-		measure(table, start, &before, &result);
+		measure(table, start, &result);
 	if (table->is_locked && result.outcome == OUTCOME_DONE)
 		note_locked(table);
 	else
@@ -651,6 +652,7 @@ at_table(const Table *table)
 	slot->stopped = false;
 	LWLockRelease(compaction_shared->lock);
 	wal_counted = pgWalUsage;
+	(void) guards_take_wal();
 }
 
 /* at_no_table -- say that we are at none; returns whether the launcher has stopped us. */
@@ -668,27 +670,33 @@ at_no_table(void)
 	return was_stopped;
 }
 
-/* count_wal -- what was written at a table is the day's.  Under the lock. */
+/*
+ * count_wal
+ *		What was written at a table is the day's.  Under the lock.
+ *
+ * What the workers of VACUUM have written is ours only if no error has ended it.  The guards
+ * know of theirs at any time, but of nothing besides VACUUM.
+ */
 static void
 count_wal(void)
 {
+	uint64		by_vacuum = guards_take_wal();
 	WalUsage	written = {0};
 
 	WalUsageAccumDiff(&written, &pgWalUsage, &wal_counted);
-	compaction_wal_add(written.wal_bytes);
+	wal_of_table = Max(written.wal_bytes, by_vacuum);
+	compaction_wal_add(wal_of_table);
 }
 
 /* measure -- the figures of a run. */
 static void
-measure(const Table *table, TimestampTz start, const WalUsage *before, RunResult *result)
+measure(const Table *table, TimestampTz start, RunResult *result)
 {
-	WalUsage	wal = {0};
 	int64		size = size_of(table->relid);
 
 	result->won = table->size >= 0 && size >= 0 ? table->size - size : 0;
 	result->seconds = (double) (GetCurrentTimestamp() - start) / USECS_PER_SEC;
-	WalUsageAccumDiff(&wal, &pgWalUsage, before);
-	result->wal = (int64) wal.wal_bytes;
+	result->wal = (int64) wal_of_table;
 }
 
 /* size_of -- the total size; -1 if the table is gone or somebody has locked it.  Outside of any transaction. */

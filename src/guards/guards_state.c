@@ -234,6 +234,16 @@ guards_wal_written(int pid)
 	return 0;
 }
 
+/* guards_take_wal -- see guards.h. */
+uint64
+guards_take_wal(void)
+{
+	Assert(guards_shared != NULL);
+	if (guarded.vacuum != NULL)
+		guards_tell_wal();
+	return pg_atomic_exchange_u64(&guards_shared->vacuums[MyProcNumber].wal_written, 0);
+}
+
 /* guards_vacuum_name -- of its table, for messages. */
 char *
 guards_vacuum_name(GuardedVacuum *vacuum)

@@ -5,6 +5,7 @@ server for all, on which compaction visits a database ten times a second; each t
 """
 
 import re
+import struct
 import time
 from contextlib import suppress
 from pathlib import Path
@@ -499,6 +500,35 @@ def test_ends_when_the_wal_of_the_day_is_used_up(server):
         server.off()
         conn.execute("VACUUM (INDEX_CLEANUP on) t")
         checks.assert_clean(conn, "t")
+
+
+def wal_of_the_day(server) -> int:
+    """Return how much WAL is noted on disk, in bytes; 0 without a note."""
+    path = server.cluster.data / "pg_cyclone/compaction"
+    return struct.unpack_from("=qQ", path.read_bytes())[1] if path.exists() else 0
+
+
+def test_wal_of_workers_counts_when_a_run_is_cancelled(server):
+    """What VACUUM's parallel workers have written until then is the day's, too."""
+    with server.connect() as conn:
+        for kind in ("table", "index"):
+            conn.execute(f"ALTER DATABASE {server.db} SET min_parallel_{kind}_scan_size = 0")
+        conn.execute("DROP TABLE t")
+        make(conn, "v", keep=1)
+        conn.execute("DELETE FROM v WHERE id % 2 = 0")
+        conn.execute("ANALYZE v")
+        conn.execute("CHECKPOINT")  # images of all pages are written after it
+        before = wal_of_the_day(server)
+        written = "SELECT pg_current_wal_insert_lsn() - '0/0'"
+        [(start,)] = conn.execute(written).fetchall()
+        with server.parked("index-vacuum") as worker:
+            [(end,)] = conn.execute(written).fetchall()
+            assert end - start > 2 * MB
+            conn.execute("SELECT pg_cancel_backend(%s)", [worker])
+            row = server.wait_for("v", last_outcome="gave way")
+            server.set(**{"cyclone.compaction": None})
+        assert wal_of_the_day(server) - before > 0.9 * float(end - start)
+        assert row["last_wal"] > 0.9 * float(end - start)
 
 
 @pytest.mark.once
