@@ -39,9 +39,10 @@ typedef struct RowMaker
 	bool		nulls[HISTORY_COLUMNS];
 } RowMaker;
 
-/* in the order of HistoryKind */
+/* in the order of HistoryStarter */
 static const char *const starter_names[] = {"command", "autovacuum", "compaction"};
 
+/* in the order of HistoryKind */
 static const char *const operation_names[] = {
 	"VACUUM", "VACUUM", "FULL REWRITE", "FULL INPLACE", "REPACK",
 };
