@@ -63,11 +63,11 @@
 #include "miscadmin.h"
 #include "postmaster/interrupt.h"
 #include "storage/fd.h"
-#include "storage/ipc.h"
 #include "storage/pmsignal.h"
 #include "storage/proc.h"
 #include "utils/timestamp.h"
 
+#include "at_exit.h"
 #include "autovacuum/running_notes.h"
 #include "compat.h"
 #include "debug_point.h"
@@ -118,7 +118,7 @@ static int	notes_fd = -1;
 static volatile sig_atomic_t has_note = false;
 
 static void register_process(void);
-static void end_at_exit(int code, Datum arg);
+static void end_at_exit(void);
 static void end_at_quit(SIGNAL_ARGS);
 static RunningNote make_note(const TableKey *key, uint32 failures,
 							 TimestampTz crashed_at, TimestampTz until);
@@ -249,7 +249,7 @@ register_process(void)
 
 	if (is_registered)
 		return;
-	before_shmem_exit(end_at_exit, (Datum) 0);
+	at_exit(end_at_exit);
 	/* what comes then is autovacuum workers' usual handler of this signal */
 	pqsignal(SIGQUIT, end_at_quit);
 	is_registered = true;
@@ -257,7 +257,7 @@ register_process(void)
 
 /* end_at_exit -- a process that is terminated has not crashed. */
 static void
-end_at_exit(int code, Datum arg)
+end_at_exit(void)
 {
 	running_notes_end();
 	(void) table_log_end_trial(false);

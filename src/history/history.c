@@ -39,12 +39,12 @@
 #include "miscadmin.h"
 #include "postmaster/autovacuum.h"
 #include "storage/bufmgr.h"
-#include "storage/ipc.h"
 #include "storage/lmgr.h"
 #include "utils/lsyscache.h"
 #include "utils/memutils.h"
 #include "utils/timestamp.h"
 
+#include "at_exit.h"
 #include "compat.h"
 #include "history/history.h"
 #include "history/history_rows.h"
@@ -70,7 +70,7 @@ static void describe_options(const VacuumParams *params);
 static void finish(HistoryOutcome outcome);
 static void note_message(ErrorData *edata);
 static void append_text(char *text, Size size, const char *what, const char *separator);
-static void fail_at_exit(int code, Datum arg);
+static void fail_at_exit(void);
 
 /* history_init -- see history.h. */
 void
@@ -247,7 +247,7 @@ prepare_process(void)
 		return;
 	error_context = AllocSetContextCreate(TopMemoryContext, "pg_cyclone history",
 										  ALLOCSET_DEFAULT_SIZES);
-	before_shmem_exit(fail_at_exit, (Datum) 0);
+	at_exit(fail_at_exit);
 }
 
 /* forget_figures -- nothing is known but the number of pages before. */
@@ -378,7 +378,7 @@ append_text(char *text, Size size, const char *what, const char *separator)
 
 /* fail_at_exit -- the process exits in the middle of a run. */
 static void
-fail_at_exit(int code, Datum arg)
+fail_at_exit(void)
 {
 	if (!is_running)
 		return;

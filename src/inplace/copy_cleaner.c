@@ -34,7 +34,6 @@
 #include "fmgr.h"
 #include "miscadmin.h"
 #include "postmaster/bgworker.h"
-#include "storage/ipc.h"
 #include "storage/lmgr.h"
 #include "tcop/tcopprot.h"
 #include "utils/lsyscache.h"
@@ -44,6 +43,7 @@
 #include "utils/snapmgr.h"
 #include "utils/timestamp.h"
 
+#include "at_exit.h"
 #include "debug_point.h"
 #include "inplace/copy_cleaner.h"
 #include "inplace/index_copy.h"
@@ -85,7 +85,7 @@ PGDLLEXPORT void pg_cyclone_copy_cleaner_main(Datum arg);
 static Leftover watched = {0};
 
 static bool has_owner(Oid copy);
-static void start_at_exit(int code, Datum arg);
+static void start_at_exit(void);
 static LOCKTAG copy_tag(Oid copy);
 static bool make_own(const Leftover *leftover);
 static bool look(Cleaning *cleaning);
@@ -151,17 +151,11 @@ has_owner(Oid copy)
 void
 copy_cleaner_watch(Oid table, Oid copy)
 {
-	static bool is_registered = false;
 	LOCKTAG		tag = copy_tag(copy);
 
 	Assert(IsTransactionState());
 	Assert(OidIsValid(table) && OidIsValid(copy));
-	/* never taken back, as only the callback registered last can be */
-	if (!is_registered)
-	{
-		before_shmem_exit(start_at_exit, (Datum) 0);
-		is_registered = true;
-	}
+	at_exit(start_at_exit);
 	watched.table = table;
 	watched.copy = copy;
 	(void) LockAcquire(&tag, ExclusiveLock, true, true);
@@ -187,7 +181,7 @@ copy_cleaner_forget(void)
  * waits until this process has let go of the table.
  */
 static void
-start_at_exit(int code, Datum arg)
+start_at_exit(void)
 {
 	if (OidIsValid(watched.copy))
 		(void) copy_cleaner_start(watched.table, watched.copy);

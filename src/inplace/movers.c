@@ -43,7 +43,6 @@
 #include "postmaster/bgworker.h"
 #include "storage/bufmgr.h"
 #include "storage/dsm.h"
-#include "storage/ipc.h"
 #include "storage/latch.h"
 #include "storage/lmgr.h"
 #include "storage/proc.h"
@@ -55,6 +54,7 @@
 #include "utils/syscache.h"
 #include "utils/timeout.h"
 
+#include "at_exit.h"
 #include "autovacuum/autovacuum.h"
 #include "autovacuum/table_log.h"
 #include "debug_point.h"
@@ -167,7 +167,6 @@ static void note_failed_audit(Oid relid, const MoversShared *shared);
 static void add_counts(MoveCounts *sum, const MoveCounts *part);
 static void part(void);
 static void dismiss(void);
-static void dismiss_at_exit(int code, Datum arg);
 static uint32 wait_event_movers(void);
 static void begin_work(const MoversShared *shared);
 static void work(MoversShared *shared, MoverShared *me, Inplace *job, Inplace *toast);
@@ -186,18 +185,12 @@ static void unlock(const MoversShared *shared);
 bool
 movers_run(Inplace *job, Inplace *toast, int *planned, int *launched)
 {
-	static bool exit_callback_registered = false;
 	volatile bool all_through = false;
 
 	Assert(job != NULL && planned != NULL && launched != NULL);
 
-	/* never taken back, as only the callback registered last can be */
-	if (!exit_callback_registered)
-	{
-		before_shmem_exit(dismiss_at_exit, (Datum) 0);
-		exit_callback_registered = true;
-	}
-
+	/* if the leader's session ends, the workers do, too */
+	at_exit(dismiss);
 	Assert(!IsTransactionState() && !movers.is_running);
 
 	memset(&movers, 0, sizeof(movers));
@@ -660,13 +653,6 @@ dismiss(void)
 	for (int i = 0; i < movers.launched; i++)
 		TerminateBackgroundWorker(movers.handles[i]);
 	part();
-}
-
-/* dismiss_at_exit -- the same if the leader's session ends. */
-static void
-dismiss_at_exit(int code, Datum arg)
-{
-	dismiss();
 }
 
 /* wait_event_movers -- waiting for the workers to end. */

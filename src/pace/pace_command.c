@@ -35,9 +35,9 @@
 #include "postmaster/autovacuum.h"
 #include "postmaster/interrupt.h"
 #include "storage/bufmgr.h"
-#include "storage/ipc.h"
 #include "storage/latch.h"
 
+#include "at_exit.h"
 #include "compat.h"
 #include "debug_point.h"
 #include "pace/pace_private.h"
@@ -51,7 +51,7 @@ static void adapt_settings(PaceSettings *settings);
 static void change_target(void);
 static void let_go(void);
 static void note_hidden_reload(SIGNAL_ARGS);
-static void clear_at_exit(int code, Datum arg);
+static void clear_at_exit(void);
 
 /*
  * pace_begin_command
@@ -318,12 +318,7 @@ pace_warn_if_out_of_reach(void)
 void
 pace_prepare_process(void)
 {
-	static bool is_prepared = false;
-
-	if (is_prepared)
-		return;
-	before_shmem_exit(clear_at_exit, (Datum) 0);
-	is_prepared = true;
+	at_exit(clear_at_exit);
 }
 
 /*
@@ -332,7 +327,7 @@ pace_prepare_process(void)
  *		server's code.
  */
 static void
-clear_at_exit(int code, Datum arg)
+clear_at_exit(void)
 {
 	if (my_pace.shared != NULL && !pace_is_leader())
 	{

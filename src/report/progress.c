@@ -33,7 +33,6 @@
 #include "funcapi.h"
 #include "miscadmin.h"
 #include "port/atomics.h"
-#include "storage/ipc.h"
 #include "storage/lwlock.h"
 #include "storage/proc.h"
 #include "storage/shmem.h"
@@ -42,6 +41,7 @@
 #include "utils/timestamp.h"
 #include "utils/tuplestore.h"
 
+#include "at_exit.h"
 #include "declared_rows.h"
 #include "library.h"
 #include "report/progress.h"
@@ -86,12 +86,11 @@ typedef struct ProgressSlot
 } ProgressSlot;
 
 static ProgressSlot *slots = NULL;	/* MaxBackends of them */
-static bool exit_callback_registered = false;
 
 /* The mark that goes to the slot when the next one is made */
 static uint64 next_mark;
 
-static void clear_at_exit(int code, Datum arg);
+static void clear_at_exit(void);
 static ProgressSlot *my_slot(void);
 static bool slot_is_mine(void);
 static void begin_phase(ProgressSlot *slot, int phase, BlockNumber blocks_total);
@@ -129,12 +128,7 @@ progress_begin(Oid relid, int leader_pid)
 	Assert(OidIsValid(relid));
 	Assert(leader_pid > 0);
 
-	if (!exit_callback_registered)
-	{
-		before_shmem_exit(clear_at_exit, (Datum) 0);
-		exit_callback_registered = true;
-	}
-
+	at_exit(clear_at_exit);
 	pg_atomic_write_u32(&slot->leader_pid, leader_pid);
 	pg_atomic_write_u32(&slot->user_id, GetSessionUserId());
 	pg_atomic_write_u32(&slot->database, MyDatabaseId);
@@ -360,7 +354,7 @@ progress_shmem_init(void)
 
 /* clear_at_exit -- remove the row of a process that ends. */
 static void
-clear_at_exit(int code, Datum arg)
+clear_at_exit(void)
 {
 	progress_clear();
 	progress_bytes_freed(0);

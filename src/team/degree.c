@@ -17,10 +17,10 @@
 #include "miscadmin.h"
 #include "optimizer/paths.h"
 #include "port/atomics.h"
-#include "storage/ipc.h"
 #include "storage/lwlock.h"
 #include "storage/shmem.h"
 
+#include "at_exit.h"
 #include "debug_point.h"
 #include "settings.h"
 #include "team/degree.h"
@@ -30,8 +30,6 @@ static pg_atomic_uint32 *taken = NULL;
 
 /* those of them that this process has */
 static int	reserved = 0;
-
-static void release_at_exit(int code, Datum arg);
 
 /*
  * degree_autovacuum_limit
@@ -51,15 +49,12 @@ degree_autovacuum_limit(void)
 int
 degree_reserve(int nworkers)
 {
-	static bool is_registered = false;
 	uint32		before = pg_atomic_read_u32(taken);
 	int			number;
 
 	Assert(reserved == 0 && nworkers >= 0);
 	Assert(AmAutoVacuumWorkerProcess());
-	if (!is_registered)
-		before_shmem_exit(release_at_exit, (Datum) 0);
-	is_registered = true;
+	at_exit(degree_release);
 
 	do
 	{
@@ -155,11 +150,4 @@ degree_shmem_init(void)
 	taken = ShmemInitStruct("pg_cyclone autovacuum workers", sizeof(pg_atomic_uint32), &found);
 	if (!found)
 		pg_atomic_init_u32(taken, 0);
-}
-
-/* release_at_exit -- put back the workers of an autovacuum that is terminated. */
-static void
-release_at_exit(int code, Datum arg)
-{
-	degree_release();
 }

@@ -78,6 +78,7 @@
 #include "utils/timestamp.h"
 #include "utils/wait_event.h"
 
+#include "at_exit.h"
 #include "guards/guards.h"
 #include "library.h"
 #include "own_wait_event.h"
@@ -115,7 +116,6 @@ static void lead(TeamControl *control, ParallelContext *pcxt);
 static void wait_for_arrivals(void);
 static bool worker_is_starting(void);
 static void forget_control(dsm_segment *segment, Datum arg);
-static void give_up_at_exit(int code, Datum arg);
 
 /*
  * team_create
@@ -287,16 +287,12 @@ lay_out(Team *team, Size shared_size, const char *query)
 static void
 lead(TeamControl *control, ParallelContext *pcxt)
 {
-	static bool is_registered = false;
-
 	/* a process leads one team at a time */
 	Assert(my_control == NULL && my_pcxt == NULL);
 	Assert(pcxt->seg != NULL);
 
-	if (!is_registered)
-		before_shmem_exit(give_up_at_exit, (Datum) 0);
-	is_registered = true;
-
+	/* a leader that is terminated ends its workers, too */
+	at_exit(team_give_up);
 	on_dsm_detach(pcxt->seg, forget_control, (Datum) 0);
 	my_pcxt = pcxt;
 	my_control = control;
@@ -648,13 +644,6 @@ forget_control(dsm_segment *segment, Datum arg)
 	my_control = NULL;
 	my_pcxt = NULL;
 	my_while_waiting = NULL;
-}
-
-/* give_up_at_exit -- a leader that is terminated ends its workers, too. */
-static void
-give_up_at_exit(int code, Datum arg)
-{
-	team_give_up();
 }
 
 /* team_shared -- the block that the members share. */

@@ -23,6 +23,7 @@
 #include "tcop/tcopprot.h"
 #include "utils/memutils.h"
 
+#include "at_exit.h"
 #include "debug_point.h"
 #include "own_wait_event.h"
 #include "team/team_state.h"
@@ -42,7 +43,7 @@ static void end_part(Team *team);
 static bool take_place(Team *team);
 static bool wait_for_phase(Team *team, bool may_leave);
 static bool look_for_phase(Team *team, bool *is_over);
-static void forget_control_at_exit(int code, Datum arg);
+static void forget_control_at_exit(void);
 static void be_quiet_if_given_up(void);
 static void be_terminated(SIGNAL_ARGS);
 static uint32 wait_event_phase_start(void);
@@ -73,7 +74,7 @@ team_work(const TeamWorker *worker, dsm_segment *segment, shm_toc *toc)
 	team->control = shm_toc_lookup(toc, TEAM_KEY_CONTROL, false);
 
 	my_control = team->control;
-	before_shmem_exit(forget_control_at_exit, (Datum) 0);
+	at_exit(forget_control_at_exit);
 	/* the signal may have come already, to be served later */
 	be_quiet_if_given_up();
 	pg_atomic_fetch_or_u64(&team->control->arrived[ParallelWorkerNumber / 64],
@@ -381,7 +382,7 @@ look_for_phase(Team *team, bool *is_over)
 
 /* forget_control_at_exit -- a worker's signal handler may come after its memory. */
 static void
-forget_control_at_exit(int code, Datum arg)
+forget_control_at_exit(void)
 {
 	my_control = NULL;
 }

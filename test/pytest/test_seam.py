@@ -384,3 +384,32 @@ def test_other_libraries_may_use_up_the_names_of_wait_events(new_cluster, module
         conn.execute("VACUUM (FULL) t")
         checks.assert_clean(conn, "t")
     assert "too many custom wait events" not in cluster.log[log_position:]
+
+
+def test_other_libraries_may_use_up_the_callbacks_at_exit(new_cluster, module):
+    """A process has 20 places for them. Two that are left are enough: one for the engine, and one for a VACUUM of indexes, as in PostgreSQL."""
+    cluster = new_cluster(shared_preload_libraries="test_hooks,pg_cyclone")
+    with cluster.connect(TEMPLATE) as conn:
+        conn.execute("CREATE EXTENSION test_hooks")
+        make_table(conn)
+
+    def survives(number: int) -> bool:
+        try:
+            with cluster.connect(TEMPLATE) as conn:
+                conn.execute("SELECT use_exit_callbacks(%s)", [number])
+        except psycopg.OperationalError:  # FATAL
+            return False
+        return True
+
+    free = next(number for number in range(20, 0, -1) if survives(number))
+    log_position = len(cluster.log)
+    with cluster.connect(TEMPLATE) as conn:
+        conn.execute("SELECT use_exit_callbacks(%s)", [free - 2])
+        conn.execute("SET cyclone.debug_workers = 2")
+        conn.execute("VACUUM (PARALLEL 2) t")
+        assert_vacuumed(conn)
+        conn.execute("DELETE FROM t WHERE id < 4000")
+        conn.execute("VACUUM (FULL INPLACE, PARALLEL 2) t")
+        conn.execute("VACUUM (FULL, PARALLEL 2) t")
+        checks.assert_clean(conn, "t")
+    assert "FATAL" not in cluster.log[log_position:]

@@ -6,7 +6,8 @@
  * A hook that tells of each VACUUM statement that it sees (test_hooks.watch),
  * and runs it by itself (test_hooks.run), as libraries do that distribute
  * tables; a table access method whose routines are a copy of heap's, as
- * made by libraries that change a few of them; and names of wait events.
+ * made by libraries that change a few of them; names of wait events; and
+ * callbacks for the end of a process.
  *
  * Portions Copyright (c) 2026, the pg_cyclone developers
  *
@@ -21,6 +22,7 @@
 #include "fmgr.h"
 #include "nodes/parsenodes.h"
 #include "parser/parse_node.h"
+#include "storage/ipc.h"
 #include "tcop/utility.h"
 #include "utils/builtins.h"
 #include "utils/guc.h"
@@ -31,6 +33,7 @@ PG_MODULE_MAGIC;
 PG_FUNCTION_INFO_V1(heap_copy_handler);
 PG_FUNCTION_INFO_V1(heap_address);
 PG_FUNCTION_INFO_V1(name_wait_event);
+PG_FUNCTION_INFO_V1(use_exit_callbacks);
 
 void		_PG_init(void);
 
@@ -43,6 +46,7 @@ static void see_vacuum(PlannedStmt *pstmt, const char *query_string,
 					   ParamListInfo params, QueryEnvironment *query_env,
 					   DestReceiver *dest, QueryCompletion *qc);
 static void tell(const VacuumStmt *stmt);
+static void do_nothing(int code, Datum arg);
 
 /* _PG_init -- install the hooks, and define the settings. */
 void
@@ -114,4 +118,19 @@ name_wait_event(PG_FUNCTION_ARGS)
 {
 	(void) WaitEventExtensionNew(text_to_cstring(PG_GETARG_TEXT_PP(0)));
 	PG_RETURN_VOID();
+}
+
+/* use_exit_callbacks -- use so many of the places that a process has. */
+Datum
+use_exit_callbacks(PG_FUNCTION_ARGS)
+{
+	for (int i = 0; i < PG_GETARG_INT32(0); i++)
+		before_shmem_exit(do_nothing, Int32GetDatum(i));
+	PG_RETURN_VOID();
+}
+
+/* do_nothing -- such a callback. */
+static void
+do_nothing(int code, Datum arg)
+{
 }
