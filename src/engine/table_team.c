@@ -50,6 +50,7 @@ static bool fits_in_page_cache(const TableVacuum *vacuum);
 static uint64 blocks_of_all(const TableVacuum *vacuum, BlockNumber rel_pages);
 static void init_file_cache_maps(const TableVacuum *vacuum, VacuumShared *shared);
 static void join_file_cache(TableVacuum *vacuum);
+static int	within_buffers(VacuumJob *job, int nworkers);
 static void launch_workers(void *argument);
 static void *join_as_worker(void *block, dsm_segment *segment);
 static bool worker_is_needed(void *state);
@@ -71,9 +72,9 @@ static void forget_member_reports(VacuumShared *shared);
  *		How many workers to ask for.
  *
  * That is the number that PARALLEL says, or that the table's size or its indexes
- * call for, but at most max_parallel_maintenance_workers.  In an autovacuum worker it
- * is at most what its settings leave, and what the budget feeds.  In an emergency the
- * indexes call for none, as they are left alone.
+ * call for, but at most max_parallel_maintenance_workers, and what shared_buffers has
+ * room for.  In an autovacuum worker it is at most what its settings leave, and what the
+ * budget feeds.  In an emergency the indexes call for none, as they are left alone.
  */
 int
 table_plan_workers(VacuumJob *job)
@@ -106,10 +107,20 @@ table_plan_workers(VacuumJob *job)
 
 		nworkers = Min(nworkers, most);
 		job->result.workers_not_allowed = Max(nworkers - allowed, 0);
-		nworkers = Min(nworkers, allowed);
+		nworkers = within_buffers(job, Min(nworkers, allowed));
 		return degree_reserve(Min(nworkers, Max(fed - 1, 0)));
 	}
-	return Min(nworkers, max_parallel_maintenance_workers);
+	return within_buffers(job, Min(nworkers, max_parallel_maintenance_workers));
+}
+
+/* within_buffers -- as many of these workers as shared_buffers has room for; note the others. */
+static int
+within_buffers(VacuumJob *job, int nworkers)
+{
+	int			number = degree_within_buffers(nworkers, DEGREE_PINS);
+
+	job->result.workers_without_buffers = nworkers - number;
+	return number;
 }
 
 /* memory_kb -- how much memory there is for dead TIDs. */

@@ -291,7 +291,7 @@ compare_builds(const void *a, const void *b)
  * plan_members
  *		How many processes may build indexes at once: as many as PARALLEL or the
  *		table's storage parameter says, or one for each index that is large
- *		enough for that, or what the largest btree calls for.
+ *		enough for that, or what the largest btree calls for; within shared_buffers.
  */
 static int
 plan_members(IndexBuilds *builds, Relation rel, int asked)
@@ -319,7 +319,8 @@ plan_members(IndexBuilds *builds, Relation rel, int asked)
 		}
 		nworkers = DEBUG_LIMIT(workers, Max(nworkers, for_btree));
 	}
-	return Min(Min(nworkers, max_parallel_maintenance_workers), max_parallel_workers) + 1;
+	nworkers = Min(Min(nworkers, max_parallel_maintenance_workers), max_parallel_workers);
+	return degree_within_buffers(Max(nworkers, 0), DEGREE_BUILD_PINS) + 1;
 }
 
 /*

@@ -64,6 +64,7 @@
 #include "library.h"
 #include "own_wait_event.h"
 #include "report/progress.h"
+#include "team/degree.h"
 #include "transaction.h"
 
 #define MOVERS_MAGIC	0xC1C10F01
@@ -225,7 +226,7 @@ movers_run(Inplace *job, Inplace *toast, int *planned, int *launched)
  * plan_workers
  *		How many workers to ask for: as PARALLEL says, but no more than one for
  *		each min_parallel_table_scan_size of the tail, as starting a session takes
- *		time, and no more than the budget feeds.
+ *		time, and no more than the budget feeds and shared_buffers has room for.
  */
 static int
 plan_workers(Inplace *job, Inplace *toast, Relation rel)
@@ -241,7 +242,7 @@ plan_workers(Inplace *job, Inplace *toast, Relation rel)
 	if (nworkers == 0)
 		nworkers = DEBUG_LIMIT(workers, 0);
 	nworkers = Min(nworkers, tail / Max(min_parallel_table_scan_size, 1));
-	nworkers = Min(nworkers, fed);
+	nworkers = degree_within_buffers(Min(nworkers, fed), DEGREE_PINS);
 	return Min(nworkers, Min(max_parallel_maintenance_workers, max_parallel_workers));
 }
 

@@ -111,6 +111,7 @@ typedef struct TableResult
 	int			workers_launched;
 	int			workers_not_allowed;	/* by the server's own limits of
 										 * autovacuum */
+	int			workers_without_buffers;	/* as shared_buffers is tiny */
 	bool		cleanup_is_shared;	/* had index cleanup something for
 									 * workers? */
 	Size		dead_tids_peak_bytes;

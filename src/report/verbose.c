@@ -335,6 +335,9 @@ append_engine_lines(StringInfo buf, const TableResult *result,
 		appendStringInfo(buf,
 						 _(" (%d more not allowed by autovacuum_max_parallel_workers or autovacuum_parallel_workers)"),
 						 result->workers_not_allowed);
+	if (result->workers_without_buffers > 0)
+		appendStringInfo(buf, _(" (%d more not allowed by shared_buffers)"),
+						 result->workers_without_buffers);
 	appendStringInfoChar(buf, '\n');
 	appendStringInfo(buf,
 					 _("phases: heap scan %.3f s, index vacuum %.3f s, heap vacuum %.3f s, index cleanup %.3f s, truncation %.3f s, team %.3f s, other %.3f s\n"),

@@ -173,8 +173,12 @@ rewrite_report_end(const RewriteResult *result, bool verbose)
 	if (result->stale_locks > 0)
 		appendStringInfo(&buf, _("row locks: " INT64_FORMAT " of ended transactions from before relfrozenxid removed\n"),
 						 result->stale_locks);
-	appendStringInfo(&buf, _("parallel workers: %d planned, %d launched\n"),
+	appendStringInfo(&buf, _("parallel workers: %d planned, %d launched"),
 					 result->workers_planned, result->workers_launched);
+	if (result->workers_without_buffers > 0)
+		appendStringInfo(&buf, _(" (%d more not allowed by shared_buffers)"),
+						 result->workers_without_buffers);
+	appendStringInfoChar(&buf, '\n');
 	if (result->indexes.at_once > 0)
 		appendStringInfo(&buf, _("index builds: %d at once by %d processes with %d kB of memory each, %d of them divided, %d of these by a shared pass, %d alone\n"),
 						 result->indexes.at_once, result->indexes.members, result->indexes.memory,

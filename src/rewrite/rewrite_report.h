@@ -55,6 +55,7 @@ typedef struct RewriteResult
 								 * table too */
 	int			workers_planned;
 	int			workers_launched;
+	int			workers_without_buffers;	/* as shared_buffers is tiny */
 	double		step_seconds[NUM_REWRITE_STEPS];
 	IndexBuildsResult indexes;
 	int64		audited_index_pages;

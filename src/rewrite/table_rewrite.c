@@ -335,7 +335,8 @@ plan_heap(RewriteJob *job, RewriteHeap heap, Oid old_relid, Oid new_relid)
 /*
  * plan_workers
  *		How many workers to ask for: as many as PARALLEL says, or as the table's
- *		size calls for, but not more than max_parallel_maintenance_workers.
+ *		size calls for, but not more than max_parallel_maintenance_workers and
+ *		shared_buffers allow.
  */
 static int
 plan_workers(RewriteJob *job, Relation rel)
@@ -343,13 +344,17 @@ plan_workers(RewriteJob *job, Relation rel)
 	HeapCopyShared *heaps = job->plan.heaps;
 	BlockNumber pages = Max(heaps[REWRITE_TABLE].old_blocks, heaps[REWRITE_TOAST].old_blocks);
 	int			asked = job->params->nworkers;
+	int			nworkers;
 	const char *command = job->command == REPACK_COMMAND_REPACK ? "repack" : "vacuum";
 
 	if (!degree_allows_workers(rel, asked, command) || pages == 0)
 		return 0;
 	if (asked <= 0)
 		asked = degree_for_table(rel, pages);
-	return Min(asked, max_parallel_maintenance_workers);
+	asked = Min(asked, max_parallel_maintenance_workers);
+	nworkers = degree_within_buffers(asked, DEGREE_PINS);
+	job->result.workers_without_buffers = asked - nworkers;
+	return nworkers;
 }
 
 /*

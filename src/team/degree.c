@@ -8,6 +8,11 @@
  * counter in shared memory.  It puts them back when the table is done, or when it
  * exits.  After a crash the counter is 0 again.
  *
+ * Each process has some buffers pinned.  A read stream has its share of them at most, by the
+ * server's rule, but where shared_buffers is tiny all that share a table may use up what
+ * there is, and one of them fails (StrategyGetBuffer).  So there are fewer processes there
+ * (degree_within_buffers).
+ *
  * Portions Copyright (c) 2026, the pg_cyclone developers
  *
  *-------------------------------------------------------------------------
@@ -76,6 +81,16 @@ degree_release(void)
 	if (reserved > 0)
 		pg_atomic_fetch_sub_u32(taken, reserved);
 	reserved = 0;
+}
+
+/* degree_within_buffers -- see degree.h. */
+int
+degree_within_buffers(int nworkers, int pins)
+{
+	int			most = Max(NBuffers / pins - 1, 0);
+
+	Assert(nworkers >= 0 && pins > 0);
+	return Min(nworkers, most);
 }
 
 /*

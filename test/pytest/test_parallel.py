@@ -205,3 +205,27 @@ def test_a_lock_timeout_is_not_for_teammates_that_look_how_long_an_index_is(conn
         conn.execute("UPDATE t SET id = id")
         conn.execute("VACUUM (INDEX_CLEANUP on, PARALLEL 7) t")
     checks.assert_clean(conn, "t")
+
+
+def test_tiny_shared_buffers_have_room_for_fewer_processes(new_cluster):
+    """Each process that builds an SP-GiST index pins 32 pages at a time. As many as are asked for would pin more than there are."""
+    small = {"shared_buffers": "320kB", "max_connections": 10, "max_wal_senders": 0, "max_parallel_maintenance_workers": 8, "max_parallel_workers": 8}
+    cluster = new_cluster(**{**small, "shared_buffers": "16MB"})
+    with cluster.connect() as conn:
+        conn.execute("CREATE TABLE t (id int PRIMARY KEY, place point) WITH (autovacuum_enabled = off)")
+        conn.execute("INSERT INTO t SELECT i, point(i, i) FROM generate_series(1, 3000) i")
+        for _ in range(8):
+            conn.execute("CREATE INDEX ON t USING spgist (place)")
+        conn.execute("DELETE FROM t WHERE id % 3 = 0")
+    cluster.stop()
+    cluster.config.update(small)
+    cluster.start()
+    with cluster.connect() as conn:
+        said = []
+        conn.add_notice_handler(lambda message: said.append(message.message_primary + (message.message_detail or "")))
+        for options in ("", "FULL, ", "FULL, "):
+            said.clear()
+            conn.execute(f"VACUUM ({options}VERBOSE, PARALLEL 8) t")
+            assert "parallel workers: 4 planned, 4 launched (4 more not allowed by shared_buffers)" in "".join(said)
+        conn.execute("VACUUM (FULL INPLACE, PARALLEL 8) t")
+        assert conn.execute("SELECT count(*) FROM t").fetchone() == (2000,)
