@@ -52,6 +52,7 @@
 #include "engine/index/gin_tree.h"
 #include "engine/index/index_kind.h"
 #include "engine/index/link_walk.h"
+#include "engine/phases.h"
 #include "pace/pace.h"
 
 /* No tree is as high, but a corrupt one may seem to be. */
@@ -243,6 +244,7 @@ gin_find_cuts(const GinTree *tree, GinCuts *cuts)
 		if (right == InvalidBlockNumber)
 			return;
 		delay_point();
+		failsafe_notice(tree->vacuum);
 		if (!link_walk_step(&walk, blkno, right, LOG) || !copy_inner_page(tree, right, page))
 			break;
 		blkno = right;
