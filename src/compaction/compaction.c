@@ -36,6 +36,7 @@
 #include <signal.h>
 #include <unistd.h>
 
+#include "access/htup_details.h"
 #include "access/xact.h"
 #include "access/xlog.h"
 #include "catalog/pg_control.h"
@@ -50,9 +51,11 @@
 #include "storage/ipc.h"
 #include "storage/shmem.h"
 #include "utils/acl.h"
+#include "utils/syscache.h"
 #include "utils/timestamp.h"
 
 #include "compaction/compaction.h"
+#include "debug_point.h"
 #include "library.h"
 #include "own_files.h"
 #include "scope.h"
@@ -79,6 +82,7 @@ static void read_wal(void);
 static void begin_day_when_due(void);
 static void start_when_due(XactEvent event, void *arg);
 static bool start_launcher(void);
+static bool is_owner(Oid database);
 static const char *defines(List *options, const char *option);
 static bool workers_are_there(void);
 static void leave_database(Oid database);
@@ -230,8 +234,27 @@ compaction_make_way(Node *stmt)
 	if (name == NULL)
 		return;
 	database = get_database_oid(name, true);
-	if (OidIsValid(database) && object_ownercheck(DatabaseRelationId, database, GetUserId()))
+	DEBUG_POINT("compaction-way");
+	if (OidIsValid(database) && is_owner(database))
 		leave_database(database);
+}
+
+/*
+ * is_owner
+ *		Does the user own a database?  No error if it has been dropped: the statement may
+ *		say IF EXISTS.
+ */
+static bool
+is_owner(Oid database)
+{
+	HeapTuple	tuple = SearchSysCache1(DATABASEOID, ObjectIdGetDatum(database));
+	bool		is_owner;
+
+	if (!HeapTupleIsValid(tuple))
+		return false;
+	is_owner = has_privs_of_role(GetUserId(), ((Form_pg_database) GETSTRUCT(tuple))->datdba);
+	ReleaseSysCache(tuple);
+	return is_owner;
 }
 
 /* defines -- the text of an option in a list; NULL if it isn't there. */

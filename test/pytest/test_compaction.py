@@ -753,6 +753,20 @@ def test_databases_are_left_at_once(server, statement):
     assert not background.error or isinstance(background.error, psycopg.errors.ObjectInUse)
 
 
+@pytest.mark.once
+def test_database_that_is_dropped_meanwhile(server):
+    """DROP DATABASE IF EXISTS of an owner who isn't a superuser makes way for a database that another session drops at this moment."""
+    server.cluster.sql("CREATE ROLE owner_of_dropped LOGIN CREATEDB")
+    server.cluster.sql("CREATE DATABASE dropped OWNER owner_of_dropped")
+    with server.parked("inplace-plan"):
+        statement = "DROP DATABASE IF EXISTS dropped"
+        with Parked(server.cluster, "postgres", "compaction-way:leader", 1, statement, {"role": "owner_of_dropped"}) as drop:
+            server.cluster.sql("DROP DATABASE dropped")
+            drop.release()
+            drop.finish()
+    server.cluster.sql("DROP ROLE owner_of_dropped")
+
+
 def test_worker_that_comes_too_late_is_in_nobodys_place(server):
     """A database was left before its worker had begun: its place is free at once, not after the minute that a worker has to start."""
     with server.cluster.connect() as conn:
