@@ -223,7 +223,7 @@ def test_tiny_shared_buffers_have_room_for_fewer_processes(new_cluster):
     with cluster.connect() as conn:
         said = []
         conn.add_notice_handler(lambda message: said.append(message.message_primary + (message.message_detail or "")))
-        for options in ("", "FULL, ", "FULL, "):
+        for options in ("FULL, ", "FULL, ", ""):
             said.clear()
             conn.execute(f"VACUUM ({options}VERBOSE, PARALLEL 8) t")
             assert "parallel workers: 4 planned, 4 launched (4 more not allowed by shared_buffers)" in "".join(said)
