@@ -88,7 +88,7 @@ WAYS = tuple(Way(write, behind) for write in (0, BLOCK_BYTES, CHUNK_BYTES) for b
 
 def program_rates(cluster: Cluster) -> dict[str, float]:
     """Return how many bytes a second the program goes over, in each way, of the largest files of a stopped cluster: not in the page
-    cache before. It writes the bytes that it has read.
+    cache before. It writes the bytes that it has read, and has ended when all are on the disk.
     """
     files, total = [], 0
     for file in sorted(data_files(cluster), key=lambda file: -file.stat().st_size):
@@ -101,9 +101,18 @@ def program_rates(cluster: Cluster) -> dict[str, float]:
         start = time.perf_counter()
         for file in files:
             _go_over(file, way)
+        if way.write:
+            _sync(files)
         rates[way.name] = total / (time.perf_counter() - start)
     page_cache.drop(files)
     return rates
+
+
+def _sync(files: list[Path]) -> None:
+    for file in files:
+        descriptor = os.open(file, os.O_RDONLY)
+        os.fsync(descriptor)
+        os.close(descriptor)
 
 
 def _go_over(file: Path, way: Way) -> None:

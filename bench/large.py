@@ -4,7 +4,8 @@ A table with eight equal indexes, --size GB with these, every fiftieth row delet
 directory of which nothing is in the page cache (POSIX_FADV_DONTNEED on each file, after it is written back; what stays nevertheless is
 in the results). Beside it, what a small program of our own gets from the same disk, which reads and rewrites files as VACUUM does it, or
 better. Then a hot table, a part of the page cache, is read by pgbench at random, while the large one is vacuumed.
-`make bench-large SIZE=31 BASE=/on/a/disk`.
+The first round and the hot table come first, and of each round what matters most. What is there is saved after each run, and --resume
+goes on from there. `make bench-large SIZE=31 BASE=/on/a/disk`.
 """
 
 import argparse
@@ -15,6 +16,7 @@ import shutil
 import signal
 import sys
 import time
+from collections.abc import Callable
 from dataclasses import asdict, replace
 from pathlib import Path
 from statistics import median
@@ -25,13 +27,14 @@ from rich.console import Console
 
 from circumstances import RESULTS, add_common_arguments, circumstances_markdown, file_system, find_circumstances, print_circumstances
 from cyclone_lab import build
+from cyclone_lab.cluster import Cluster
 from cyclone_lab.files import GIBIBYTE, assert_free
 from drawing import STYLE, save_figures
 from grid import Grid
 from hot import PARTS, HotRun, average_kept, make_hot_table, measure_hot
-from kernel import data_files
-from measure import CONFIG, Contender, Result, contenders_for, made, run_rounds
-from report import MEBIBYTE, objections, print_result, save_results
+from kernel import KernelUse, data_files
+from measure import CONFIG, Contender, DeviceUse, Result, Run, contenders_for, is_kept, made, run_round
+from report import MEBIBYTE, objections, print_result, save_json, save_results
 from scenarios import LARGE, SCENARIOS
 from tpcc.percentiles import percentile
 
@@ -40,6 +43,7 @@ WORKER_COUNTS = (0, 1, 3)
 UNPRESERVED_COUNTS = (1,)
 HOT_CONTENDERS = (Contender("core", 1), Contender("pg_cyclone", 1), Contender("pg_cyclone", 1, page_cache="off"))
 HOT_SHARE = 1 / 8  # of the large table's size
+FIRST = (("core", 1), ("pg_cyclone", 1), ("core", 7), ("pg_cyclone", 0))  # who tells most
 ROOM = 1.03  # of what there is; and a GB for WAL of the catalogs
 HOT_COLORS = ("#8a8a8a", "#3b6fb6", "#c8553d")
 
@@ -59,6 +63,9 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--after", type=float, default=60, help="seconds of load after it (default: %(default)s)")
     parser.add_argument("--left", type=float, metavar="GB",
                         help="hold memory while it is measured, so that this much is left for the page cache")  # fmt: skip
+    parser.add_argument("--keep", type=Path, metavar="FOLDER",
+                        help="a folder on the disk of --base, in which the table stays for the next run; delete it afterwards")  # fmt: skip
+    parser.add_argument("--resume", action="store_true", help="go on where an earlier run with these options ended, by the files in --results")
     parser.add_argument("--logged", action="store_true", help="a logged table, as most are: WAL takes a part of the disk's rate, and of its room")
     add_common_arguments(parser, RESULTS / "large")
     options = parser.parse_args()
@@ -69,11 +76,14 @@ def parse_arguments() -> argparse.Namespace:
     return options
 
 
-def assert_fits(folder: Path, size: float, hot: float, *, logged: bool) -> None:
-    """Raise RuntimeError unless `folder` has room for the tables, a copy of them and, if logged, WAL with an image of each page."""
-    parts = 2 + 1.2 * logged
-    most = ((shutil.disk_usage(folder).free / GIBIBYTE - 1) / ROOM - 2 * hot) / parts
-    needed = (parts * size + 2 * hot) * ROOM + 1
+def assert_fits(folder: Path, size: float, hot: float, *, logged: bool, is_made: bool = False) -> None:
+    """Raise RuntimeError unless `folder` has room for the tables, unless they are made, a copy of them and, if logged, WAL with an
+    image of each page.
+    """
+    times = 1 if is_made else 2
+    parts = times + 1.2 * logged
+    most = ((shutil.disk_usage(folder).free / GIBIBYTE - 1) / ROOM - times * hot) / parts
+    needed = (parts * size + times * hot) * ROOM + 1
     assert_free(folder, needed * GIBIBYTE, f"choose another folder with --base, or --size {max(0, most):.1f} or less")
 
 
@@ -189,14 +199,54 @@ def save(folder: Path, circumstances: dict, result: Result, hot_runs: list[HotRu
             pictures = save_figures(folder, circumstances, {"hot": draw_hot(hot_runs)})
         parts += [f"## A hot table beside it\n\n![hot]({pictures['hot']})\n", hot_grid(hot_runs).to_markdown()]
     (folder / "large.md").write_text("\n".join(parts))
+
+
+def save_numbers(folder: Path, circumstances: dict, result: Result, hot_runs: list[HotRun]) -> None:
+    """Write results.json and hot.json, from which `resumed` goes on."""
+    save_json(folder, circumstances, [result], [])
     (folder / "hot.json").write_text(json.dumps([asdict(run) for run in hot_runs]) + "\n")
+
+
+def resumed(folder: Path, circumstances: dict, result: Result) -> list[HotRun]:
+    """Add the runs that `save_numbers` has written to an empty result; return those beside the hot table. There may be none.
+
+    Raises RuntimeError if they are of another table, machine, commit or server.
+    """
+    if not (folder / "results.json").exists():
+        return []
+    saved = json.loads((folder / "results.json").read_text())
+    [old] = saved["results"]
+    for name, now, then in (
+        *((name, circumstances[name], saved["circumstances"][name]) for name in ("commit", "PostgreSQL", "CPU", "data in", "settings")),
+        ("table", [result.scenario.about, result.rows], [old["scenario"]["about"], old["rows"]]),
+    ):
+        if now != then:
+            raise RuntimeError(f"{folder} has results of another {name} ({then}, now {now}): leave out --resume, or name another --results")
+    result.programs = old["programs"]
+    result.runs = [
+        Run(**{
+            **run,
+            "contender": Contender(**run["contender"]),
+            "device": DeviceUse(**run["device"]),
+            "kernel": KernelUse(**run["kernel"]),
+        })
+        for run in old["runs"]
+    ]  # fmt: skip
+    return [HotRun(**{**run, "contender": Contender(**run["contender"])}) for run in json.loads((folder / "hot.json").read_text())]
+
+
+def all_contenders(options: argparse.Namespace) -> list[Contender]:
+    """Return who competes, those who tell most first."""
+    contenders = contenders_for(SCENARIOS[LARGE], list(options.workers), options.core_workers)
+    contenders.sort(key=lambda one: FIRST.index((one.engine, one.workers)) if (one.engine, one.workers) in FIRST else len(FIRST))
+    return contenders + [Contender("pg_cyclone", workers, page_cache="off") for workers in dict.fromkeys(options.unpreserved)]
 
 
 def main() -> int:
     options = parse_arguments()
     console = Console(width=None if sys.stdout.isatty() else 240)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit("terminated"))  # leave through the context managers
-    assert_fits(options.base, options.size, options.hot, logged=options.logged)
+    assert_fits(options.base, options.size, options.hot, logged=options.logged, is_made=is_kept(options.keep))
     prefix = build.install(options.major)
     config = {**CONFIG, **dict(options.set)}
     large = SCENARIOS[LARGE]
@@ -213,24 +263,17 @@ def main() -> int:
     def say(line: str) -> None:
         console.print(line, highlight=False)
 
-    hot_runs: list[HotRun] = []
     more = make_hot_table(options.hot * 1024) if options.hot else ()
-    with made(scenario, prefix, config, rows=rows, base=options.base, say=say, more=more) as (original, result):
+    with made(scenario, prefix, config, rows=rows, base=options.base, say=say, more=more, kept=options.keep) as (original, result):
+        hot_runs = resumed(options.results, circumstances, result) if options.resume else []
         held = hold_memory(options.left) if options.left else None
         if held:
             circumstances["memory held"] = f"{len(held) / GIBIBYTE:.1f} GB, so that {options.left:g} GB were left for all else"
         circumstances["GB in all"] = f"{sum(file.stat().st_size for file in data_files(original)) / GIBIBYTE:.1f}"
         try:
-            contenders = contenders_for(scenario, list(options.workers), options.core_workers)
-            contenders += [Contender("pg_cyclone", workers, page_cache="off") for workers in dict.fromkeys(options.unpreserved)]
-            run_rounds(original, result, contenders, rounds=options.rounds, base=options.base, say=say)
-            for number in range(options.hot_rounds if options.hot else 0):
-                for contender in HOT_CONTENDERS[:: -1 if number % 2 else 1]:
-                    rate = hot_runs[0].rate if hot_runs else None
-                    hot_runs.append(measure_hot(original, scenario, contender, rate, before=options.before, after=options.after, base=options.base))
-                    say(f"beside a hot table, {contender.name}: {hot_runs[-1].seconds:.2f} s")
+            measure(original, result, hot_runs, options, say, lambda: save_numbers(options.results, circumstances, result, hot_runs))
         finally:  # what there is when it is interrupted is worth having, too
-            if not all(run.contender.is_core for run in result.runs):
+            if len({run.contender.is_core for run in result.runs}) == 2:
                 save(options.results, circumstances, result, hot_runs)
     print_result(console, result)
     for grid, title in ((cold_grid(result), "disk, processors and page cache"), (program_grid(result), "the same disk in the same run")):
@@ -239,6 +282,33 @@ def main() -> int:
         console.print(hot_grid(hot_runs).to_rich("a hot table beside it"))
     say(f"\ntables, numbers and pictures: {options.results}")
     return 1 if objections(result) else 0
+
+
+def measure(
+    original: Cluster,
+    result: Result,
+    hot_runs: list[HotRun],
+    options: argparse.Namespace,
+    say: Callable[[str], None],
+    after_run: Callable[[], None],
+) -> None:
+    """Add those of all runs that are not there yet: of each round those of the large table alone, then those beside the hot one."""
+    for number in range(max(options.rounds, options.hot_rounds)):
+        if number < options.rounds:
+            for run in run_round(original, result, all_contenders(options), number, base=options.base):
+                after_run()
+                say(f"round {run.round} of {options.rounds}, {run.contender.name}: {run.seconds:.2f} s")
+        if not options.hot or number >= options.hot_rounds:
+            continue
+        for place, contender in enumerate(HOT_CONTENDERS[:: -1 if number % 2 else 1]):
+            if number * len(HOT_CONTENDERS) + place < len(hot_runs):
+                continue
+            rate = hot_runs[0].rate if hot_runs else None
+            hot_runs.append(
+                measure_hot(original, result.scenario, contender, rate, before=options.before, after=options.after, base=options.base)
+            )
+            after_run()
+            say(f"beside a hot table, {contender.name}: {hot_runs[-1].seconds:.2f} s")
 
 
 if __name__ == "__main__":

@@ -1,12 +1,13 @@
 """How it is measured: every run on an equal copy of one data directory, warm and settled, the contenders taking turns."""
 
+import json
 import os
 import re
 import subprocess
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import astuple, dataclass, field
 from itertools import pairwise
@@ -19,6 +20,7 @@ from cyclone_lab import page_cache
 from cyclone_lab.background import Background
 from cyclone_lab.cluster import Cluster
 from cyclone_lab.files import assert_free
+from cyclone_lab.postgres import hand_over
 from kernel import KernelUse, data_files, kernel_use, program_rates, table_files
 from scenarios import TABLE, Scenario
 
@@ -46,6 +48,7 @@ CONFIG = {
     "max_worker_processes": 64,
     "wal_level": "replica",
 }
+KEPT = "kept.json"  # beside the data of a cluster that is kept: what it is
 LEAST_BUFFERS_MB = 2048  # unless a scenario wants the table not to fit
 # Of a table on the device, which is not in them: with much less, a process may hold too few pages to read ahead.
 COLD_BUFFERS_MB = 128
@@ -245,50 +248,107 @@ def run_rounds(
             _warm_up(shared, scenario)
             shared.sql(scenario.vacuum_statement(0))
         for number in range(rounds):
-            turn = number % len(contenders)
-            if scenario.is_past_the_page_cache:
-                result.device_rates.append(_device_rate(original))
-            for contender in contenders[turn:] + contenders[:turn]:
-                with nullcontext(shared) if shared else original.copy(base=base) as server:
-                    _warm_up(server, scenario)
-                    if scenario.page_cache_dropped:
-                        page_cache.drop(data_files(original) + data_files(server))
-                    run = _timed_vacuum(server, scenario, contender, number + 1)
-                    if scenario.page_cache_dropped and len(result.programs) <= number:
-                        server.stop("immediate")
-                        result.programs.append(program_rates(server))
-                result.runs.append(run)
-                say(f"{scenario.name}, round {run.round} of {rounds}, {contender.name}: {run.seconds:.3f} s")
+            for run in run_round(original, result, contenders, number, base=base, shared=shared):
+                say(f"{scenario.name}, round {run.round} of {rounds}, {run.contender.name}: {run.seconds:.3f} s")
+
+
+def run_round(
+    original: Cluster, result: Result, contenders: list[Contender], number: int, *, base: Path | None, shared: Cluster | None = None
+) -> Iterator[Run]:
+    """Run each contender once, unless the result has that run, and yield each run when the result has it; `number` is from 0.
+
+    Each round begins with another contender. All have the `shared` cluster, if there is one.
+    """
+    scenario = result.scenario
+    turn = number % len(contenders)
+    if scenario.is_past_the_page_cache:
+        result.device_rates.append(_device_rate(original))
+    for contender in contenders[turn:] + contenders[:turn]:
+        if any(run.round == number + 1 for run in result.runs_of(contender)):
+            continue
+        with nullcontext(shared) if shared else original.copy(base=base) as server:
+            _warm_up(server, scenario)
+            if scenario.page_cache_dropped:
+                page_cache.drop(data_files(original) + data_files(server))
+            run = _timed_vacuum(server, scenario, contender, number + 1)
+            if scenario.page_cache_dropped and len(result.programs) <= number:
+                server.stop("immediate")
+                result.programs.append(program_rates(server))
+        result.runs.append(run)
+        yield run
 
 
 @contextmanager
 def made(
-    scenario: Scenario, prefix: Path, config: dict, *, rows: int, base: Path | None, say: Callable[[str], None], more: tuple[str, ...] = ()
+    scenario: Scenario,
+    prefix: Path,
+    config: dict,
+    *,
+    rows: int,
+    base: Path | None,
+    say: Callable[[str], None],
+    more: tuple[str, ...] = (),
+    kept: Path | None = None,
 ):
     """Make the stopped cluster that every run starts from, with `more` statements at the end of its setup, and the empty result
-    that knows its sizes.
+    that knows its sizes. With `kept`, a folder on the same disk, the cluster stays there, and is not made again if it is there.
 
     After the setup no query may read the table: that would prune its pages, which is the work of the VACUUM to measure.
     """
-    with Cluster.create(prefix, LOAD_CONFIG, base=base) as original:
-        original.start()
-        begin = time.perf_counter()
-        with original.connect() as conn:
-            conn.execute("CREATE EXTENSION pg_prewarm")
-            conn.execute("CREATE EXTENSION pg_visibility")
-            for statement, *at_the_same_time in scenario.setup_statements(rows) + [[statement] for statement in more]:
-                others = [Background(original, "postgres", other) for other in at_the_same_time]
-                conn.execute(statement)
-                for other in others:
-                    other.finish(None)
-            conn.execute("SELECT pg_stat_force_next_flush()")
-            conn.execute("CHECKPOINT")
-            sizes = conn.execute(f"SELECT pg_table_size('{TABLE}'), pg_indexes_size('{TABLE}')").fetchone()
-        original.stop()
+    statements = scenario.setup_statements(rows) + [[statement] for statement in more]
+    begin = time.perf_counter()
+    with Cluster(prefix, LOAD_CONFIG, base=base) if is_kept(kept) else Cluster.create(prefix, LOAD_CONFIG, base=base) as original:
+        if is_kept(kept):
+            sizes = _use_kept(original, kept, statements)
+            say(f"{scenario.name}: {rows:,} rows of an earlier run, in {kept}")
+        else:
+            sizes = _load(original, statements)
+            if kept:
+                _keep(original, kept, statements, sizes)
+            say(f"{scenario.name}: loaded {rows:,} rows in {time.perf_counter() - begin:.0f} s")
         original.config = {"shared_buffers": _buffers(scenario, sum(sizes)), **config, **scenario.settings}
         assert_room(original, times=3 if scenario.logged else 1.05)
-        say(f"{scenario.name}: loaded {rows:,} rows in {time.perf_counter() - begin:.0f} s")
         yield original, Result(scenario, rows, *sizes, original.config["shared_buffers"])
+
+
+def _load(original: Cluster, statements: list[list[str]]) -> list[int]:
+    """Start a new cluster, run the statements and stop it; return the bytes of the table and of its indexes."""
+    original.start()
+    with original.connect() as conn:
+        conn.execute("CREATE EXTENSION pg_prewarm")
+        conn.execute("CREATE EXTENSION pg_visibility")
+        for statement, *at_the_same_time in statements:
+            others = [Background(original, "postgres", other) for other in at_the_same_time]
+            conn.execute(statement)
+            for other in others:
+                other.finish(None)
+        conn.execute("SELECT pg_stat_force_next_flush()")
+        conn.execute("CHECKPOINT")
+        sizes = conn.execute(f"SELECT pg_table_size('{TABLE}'), pg_indexes_size('{TABLE}')").fetchone()
+    original.stop()
+    return list(sizes)
+
+
+def is_kept(folder: Path | None) -> bool:
+    """Return whether `made` has kept a whole cluster in this folder."""
+    return folder is not None and (folder / KEPT).exists()
+
+
+def _keep(original: Cluster, folder: Path, statements: list[list[str]], sizes: list[int]) -> None:
+    """Move a stopped cluster's data to a folder that outlives it."""
+    folder.mkdir(parents=True, exist_ok=True)
+    hand_over(folder)
+    original.data = original.data.rename(folder / "data")
+    (folder / KEPT).write_text(json.dumps({"statements": statements, "sizes": sizes}) + "\n")
+
+
+def _use_kept(original: Cluster, folder: Path, statements: list[list[str]]) -> list[int]:
+    """Let an empty cluster have the data in a folder; return the sizes. Raises RuntimeError if other statements have made them."""
+    kept = json.loads((folder / KEPT).read_text())
+    if kept["statements"] != statements:
+        raise RuntimeError(f"{folder} has another table: delete it, or name another folder")
+    original.data = folder / "data"
+    return kept["sizes"]
 
 
 def _device_rate(original: Cluster) -> float:

@@ -229,12 +229,20 @@ def save_results(folder: Path, circumstances: dict, results: list[Result], store
     (folder / "results.md").write_text(_markdown(circumstances, results, store_results, pictures))
     _save_csv(folder / "results.csv", results)
     _save_store_csv(folder / "store.csv", store_results)
+    save_json(folder, circumstances, results, store_results)
+
+
+def save_json(folder: Path, circumstances: dict, results: list[Result], store_results: list[StoreResult]) -> None:
+    """Write results.json alone, whole or not at all."""
     content = {
         "circumstances": circumstances,
         "results": [asdict(result) for result in results],
         "store": [asdict(result) for result in store_results],
     }
-    (folder / "results.json").write_text(json.dumps(content, indent=1) + "\n")
+    folder.mkdir(parents=True, exist_ok=True)
+    partial = folder / "results.json.partial"
+    partial.write_text(json.dumps(content, indent=1) + "\n")
+    partial.rename(folder / "results.json")
 
 
 def _markdown(circumstances: dict, results: list[Result], store_results: list[StoreResult], pictures: dict[str, str]) -> str:
