@@ -59,8 +59,9 @@
  * has a descriptor or a mapping.
  *
  * A file system in memory has all blocks there at any time, and one with a cache of its
- * own (ZFS) none, so nothing is dropped.  With direct I/O nothing is in the page cache;
- * nothing is asked.
+ * own (ZFS) none, so nothing is dropped.  Where what has been read is never there, a
+ * process soon stops asking: such a file system may read files more slowly that have been
+ * mapped.  With direct I/O nothing is in the page cache; nothing is asked.
  *
  * Portions Copyright (c) 2026, the pg_cyclone developers
  *
@@ -133,6 +134,9 @@
 #define STRIPES_AT_ONCE		4
 #define STRIPES_AT_END		64
 
+/* After so many stripes that were read and are not in the page cache a process looks at no more. */
+#define MAX_IN_VAIN			16
+
 /* Presence is noted of this much (64 kB), a bit each; it is there if any of it is. */
 #define UNIT_BYTES			(STRIPE_BYTES / 32)
 
@@ -173,7 +177,9 @@ struct FileCache
 	MemoryContext context;
 
 	bool		holds;
-	bool		has_seen;		/* pages that were read there */
+	Oid			seen_in;		/* tablespace where pages that were read are
+								 * in the page cache */
+	int			in_vain;		/* stripes that were not there, in a row */
 	Stripe		stripe;			/* that is read now */
 	bool		has_stripe;
 
@@ -313,7 +319,8 @@ file_cache_before_read(FileCache *cache, Relation rel, FileCacheMap *map, BlockN
 #ifdef SYSTEM_CAN
 	BlockNumber start = blkno - blkno % STRIPE_BLOCKS;
 
-	Assert(CritSectionCount == 0);
+	/* no page is locked: some of the calls may take long */
+	Assert(CritSectionCount == 0 && InterruptHoldoffCount == 0);
 	Assert(cache == NULL || (rel != NULL && map != NULL));
 	Assert(BlockNumberIsValid(blkno));
 	if (cache == NULL || cache->error != 0 || VacuumFailsafeActive)
@@ -331,7 +338,8 @@ file_cache_before_read(FileCache *cache, Relation rel, FileCacheMap *map, BlockN
 void
 file_cache_before_all(FileCache *cache, Relation rel, FileCacheMap *map)
 {
-	Assert(CritSectionCount == 0);
+	/* no page is locked: some of the calls may take long */
+	Assert(CritSectionCount == 0 && InterruptHoldoffCount == 0);
 	Assert(cache == NULL || (rel != NULL && map != NULL));
 
 #ifdef SYSTEM_CAN
@@ -355,7 +363,8 @@ file_cache_before_all(FileCache *cache, Relation rel, FileCacheMap *map)
 void
 file_cache_after_all(FileCache *cache, Relation rel, FileCacheMap *map)
 {
-	Assert(CritSectionCount == 0);
+	/* no page is locked: some of the calls may take long */
+	Assert(CritSectionCount == 0 && InterruptHoldoffCount == 0);
 	Assert(cache == NULL || (rel != NULL && map != NULL));
 
 #ifdef SYSTEM_CAN
@@ -415,6 +424,7 @@ void
 file_cache_end(FileCache *cache)
 {
 #ifdef SYSTEM_CAN
+	Assert(CritSectionCount == 0 && InterruptHoldoffCount == 0);
 	if (cache == NULL)
 		return;
 	if (cache->has_stripe)
@@ -697,7 +707,7 @@ drop_stripe(FileCache *cache, Segment *segment, Stripe *stripe)
 
 /*
  * is_in_page_cache
- *		Has reading a stripe brought anything there?  Asked until it has once.
+ *		Does reading bring anything there?  Asked until it has once, in this tablespace.
  *
  * Some file systems have a cache of their own, of which mincore knows nothing, but which
  * might drop what was there before.
@@ -705,9 +715,18 @@ drop_stripe(FileCache *cache, Segment *segment, Stripe *stripe)
 static bool
 is_in_page_cache(FileCache *cache, Segment *segment, const Stripe *stripe)
 {
-	if (!cache->has_seen)
-		cache->has_seen = (stripe->absent & ~ask(cache, segment, stripe)) != 0;
-	return cache->has_seen && cache->error == 0;
+	const Oid	tablespace = stripe->file.spcOid;
+
+	if (cache->seen_in != tablespace && (stripe->absent & ~ask(cache, segment, stripe)) != 0)
+	{
+		cache->seen_in = tablespace;
+		cache->in_vain = 0;
+	}
+	if (cache->seen_in == tablespace)
+		return cache->error == 0;
+	if (++cache->in_vain == MAX_IN_VAIN)
+		note_failure(cache, "looking for what was read", ENODATA);
+	return false;
 }
 
 /*

@@ -26,25 +26,27 @@
 
 #define MOST_TEXT	8192
 
-/* Where a version of control groups has a limit, and the number that it goes with */
+/* Where control groups of a version have a limit, and the number that it goes with */
 typedef struct GroupFiles
 {
-	const char *controller;		/* "" in version 2 */
+	const char *controller;		/* "" in version 2; NULL at the end */
 	const char *folder;
 	const char *limit;
 	const char *other;			/* NULL: it is in the same file */
 } GroupFiles;
 
-#define NUM_VERSIONS	2
-
-static const GroupFiles core_files[NUM_VERSIONS] = {
+static const GroupFiles core_files[] = {
 	{"", "/sys/fs/cgroup", "/cpu.max", NULL},
 	{"cpu", "/sys/fs/cgroup/cpu", "/cpu.cfs_quota_us", "/cpu.cfs_period_us"},
+	{NULL}
 };
 
-static const GroupFiles memory_files[NUM_VERSIONS] = {
+/* from memory.high on a group's page cache is taken back, before memory.max */
+static const GroupFiles memory_files[] = {
 	{"", "/sys/fs/cgroup", "/memory.max", "/memory.current"},
+	{"", "/sys/fs/cgroup", "/memory.high", "/memory.current"},
 	{"memory", "/sys/fs/cgroup/memory", "/memory.limit_in_bytes", "/memory.usage_in_bytes"},
+	{NULL}
 };
 
 static int	allowed_cores(const char *root);
@@ -129,20 +131,20 @@ left_by_groups(const char *root, const GroupFiles *files,
 
 	if (!read_file(root, "/proc/self", "", "/cgroup", groups))
 		return least;
-	for (int i = 0; i < NUM_VERSIONS; i++)
+	for (; files->controller != NULL; files++)
 	{
 		char		text[MOST_TEXT];
 		char	   *group;
 
 		strcpy(text, groups);
-		if ((group = group_of(text, files[i].controller)) == NULL)
+		if ((group = group_of(text, files->controller)) == NULL)
 			continue;
 		do
 		{
 			double		limit,
 						other;
 
-			if (read_limit(root, &files[i], group, &limit, &other))
+			if (read_limit(root, files, group, &limit, &other))
 				least = fmin(least, left(limit, other));
 		} while (leave_group(group));
 	}

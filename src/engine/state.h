@@ -379,6 +379,14 @@ after_server_reads(TableVacuum *vacuum, int number)
 							 vacuum->file_cache_maps[number + 1]);
 }
 
+/* after_server_reads_table -- it has read much of the table, after the second pass. */
+static inline void
+after_server_reads_table(TableVacuum *vacuum)
+{
+	if (vacuum->file_cache != NULL)
+		file_cache_after_all(vacuum->file_cache, vacuum->rel, vacuum->file_cache_maps[0]);
+}
+
 /*
  * set_place
  *		Where we are, for error messages; blkno and offnum may be invalid.

@@ -10,6 +10,7 @@ import os
 import struct
 import tempfile
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 
@@ -17,12 +18,12 @@ from conftest import CONFIG
 from cyclone_lab import checks
 from cyclone_lab.background import Parked
 from cyclone_lab.cluster import Cluster
-from cyclone_lab.postgres import REPO
+from cyclone_lab.postgres import REPO, hand_over
 from cyclone_lab.shim import preloadable
 
 MB = 1 << 20
-CALLS = {"mincore": 1, "sync_file_range": 2, "posix_fadvise": 4}
-LAYOUT = struct.Struct("7i")
+CALLS = {"mincore": 1, "sync_file_range": 2, "posix_fadvise": 4, "mmap": 8}
+LAYOUT = struct.Struct("8i")
 WAIT = 7  # SYNC_FILE_RANGE_WAIT_BEFORE, _WRITE and _WAIT_AFTER
 _libc = ctypes.CDLL(None, use_errno=True)
 _libc.mmap.restype = ctypes.c_void_p
@@ -30,6 +31,32 @@ _libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_
 _libc.munmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
 _libc.sync_file_range.argtypes = [ctypes.c_int, ctypes.c_int64, ctypes.c_int64, ctypes.c_uint]
 _libc.mincore.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_char_p]
+
+
+class Control(NamedTuple):
+    """What test/shim/page_cache.c shares with us."""
+
+    failing: int = 0
+    error: int = 0
+    asked: int = 0  # calls of mincore
+    written: int = 0  # of sync_file_range
+    dropped: int = 0  # of posix_fadvise
+    mapped: int = 0
+    waited: int = 0
+    hides: int = 0
+
+
+def seen(server) -> Control:
+    return Control._make(LAYOUT.unpack(server.calls[:]))
+
+
+def set_control(server, **fields: int) -> None:
+    server.calls[:] = LAYOUT.pack(*Control(**fields))
+
+
+def calls(server, call: str) -> int:
+    """Return how often this call was made."""
+    return seen(server)[2 + list(CALLS).index(call)]
 
 
 def in_cache(file: Path) -> int:
@@ -135,6 +162,11 @@ def assert_vacuumed(conn) -> None:
     checks.assert_clean(conn, "t")
 
 
+def assert_worked(server) -> None:
+    """Each of the calls was made, and none that waits until something is written."""
+    assert min(seen(server).asked, seen(server).written, seen(server).dropped) > 0 and seen(server).waited == 0
+
+
 def cached(files) -> dict[str, float]:
     return {name: in_cache(file) / file.stat().st_size for name, file in files.items()}
 
@@ -148,8 +180,7 @@ def test_what_was_not_there_is_gone(server, cold, effective_cache_size, workers)
     conn.execute(f"SET effective_cache_size = '{effective_cache_size}'")
     vacuum(conn, workers=workers)
     after = cached(files)
-    _, _, asked, written, dropped, waited, _ = LAYOUT.unpack(server.calls[:])
-    assert min(asked, written, dropped) > 0 and waited == 0, "nobody waits until something is written"
+    assert_worked(server)
     # what is still in the ring of each process is written later
     assert max(after.values()) < 0.3, after
     assert_vacuumed(conn)
@@ -158,10 +189,15 @@ def test_what_was_not_there_is_gone(server, cold, effective_cache_size, workers)
 def test_a_file_system_with_a_cache_of_its_own(server, cold):
     """It has nothing in the page cache, even of what has been read; nothing is dropped, as it might drop what was there before."""
     conn, _ = cold
-    server.calls[:] = LAYOUT.pack(0, 0, 0, 0, 0, 0, 1)
+    messages: list[str] = []
+    conn.add_notice_handler(lambda message: messages.append(message.message_primary))
+    conn.execute("SET client_min_messages = debug1")
+    conn.execute("SET effective_cache_size = '64kB'")
+    set_control(server, hides=1)
     vacuum(conn)
-    _, _, asked, _, dropped, _, _ = LAYOUT.unpack(server.calls[:])
-    assert asked > 0 and dropped == 0
+    assert seen(server).asked > 0 and seen(server).dropped == 0
+    [said] = [message for message in messages if "page cache" in message]
+    assert "looking for what was read" in said, "it soon stops asking"
     assert_vacuumed(conn)
 
 
@@ -209,10 +245,10 @@ def test_without_the_setting_nothing_is_asked(server, cold):
 
 @pytest.mark.parametrize(
     "call, error",
-    [("mincore", "ENOSYS"), ("sync_file_range", "EIO"), ("posix_fadvise", "ENOSYS")]
+    [("mincore", "ENOSYS"), ("sync_file_range", "EIO"), ("posix_fadvise", "ENOSYS"), ("mmap", "ENODEV")]
     + [
         pytest.param(call, error, marks=pytest.mark.full)
-        for call, error in (("mincore", "EIO"), ("sync_file_range", "ENOSYS"), ("posix_fadvise", "EIO"))
+        for call, error in (("mincore", "EIO"), ("sync_file_range", "ENOSYS"), ("posix_fadvise", "EIO"), ("mmap", "EPERM"))
     ],
 )
 def test_a_call_that_fails_ends_it_and_no_more(server, cold, call, error):
@@ -221,15 +257,14 @@ def test_a_call_that_fails_ends_it_and_no_more(server, cold, call, error):
     messages: list[str] = []
     conn.add_notice_handler(lambda message: messages.append(message.message_primary))
     conn.execute("SET client_min_messages = debug1")
-    server.calls[:] = LAYOUT.pack(CALLS[call], number, 0, 0, 0, 0, 0)
+    set_control(server, failing=CALLS[call], error=number)
     vacuum(conn)
-    calls = LAYOUT.unpack(server.calls[:])[2:5]
-    assert calls[list(CALLS).index(call)] == 1, "the first that failed was the last"
+    first = seen(server)
+    assert calls(server, call) == 1, "the first that failed was the last"
     said = [message for message in messages if "page cache" in message]
     assert said == [f"the page cache is not left as it was found: {call} failed: {os.strerror(number)}"]
     vacuum(conn)
-    again = LAYOUT.unpack(server.calls[:])[2:5]
-    assert (again == calls) == (error == "ENOSYS"), "what is not allowed a process tries once"
+    assert (seen(server) == first) == (error in ("ENOSYS", "EPERM")), "what is not allowed a process tries once"
     assert_vacuumed(conn)
 
 
@@ -246,8 +281,7 @@ def test_gin(server, cold, workers):
     conn.execute("DELETE FROM t WHERE id % 3 = 1")
     files = forget(server, conn, "t", "t_gin")
     vacuum(conn, workers=workers)
-    _, _, asked, written, dropped, waited, _ = LAYOUT.unpack(server.calls[:])
-    assert min(asked, written, dropped) > 0 and waited == 0
+    assert_worked(server)
     assert max(cached(files).values()) < 0.3, cached(files)
     server.calls[:] = bytes(LAYOUT.size)
     files["t_gin"].read_bytes()
@@ -256,6 +290,77 @@ def test_gin(server, cold, workers):
     assert cached(files)["t_gin"] == 1, "what was there stays"
     assert conn.execute("SELECT count(*) FROM t WHERE keys @> '{0}'").fetchone() == (4799,)
     checks.assert_clean(conn, "t")
+
+
+@pytest.mark.parametrize("workers", [0, pytest.param(2, marks=pytest.mark.full)])
+@pytest.mark.parametrize("method, column", [("gist", "box(point(id, id), point(id, id))"), ("spgist", "repeat(md5(id::text), 20)")])
+def test_gist_and_spgist(server, cold, method, column, workers):
+    conn, _ = cold
+    conn.execute("DROP INDEX t_btree, t_hash")
+    conn.execute("VACUUM t")
+    conn.execute(f"CREATE INDEX t_other ON t USING {method} (({column})) WITH (fillfactor = 10)")
+    conn.execute("DELETE FROM t WHERE id % 30 = 1")
+    files = forget(server, conn, "t", "t_other")
+    vacuum(conn, workers=workers)
+    assert_worked(server)
+    assert max(cached(files).values()) < 0.3, cached(files)
+    assert conn.execute("SELECT count(*) FROM t").fetchone() == (10133,)
+    checks.assert_clean(conn, "t")
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_brin_summarizes_what_was_added(server, cold, workers):
+    """For that the access method reads the table again, after the second pass."""
+    conn, _ = cold
+    conn.execute("SET effective_cache_size = '64kB'")  # so that the first pass drops the heap
+    conn.execute("CREATE TABLE b (LIKE t) WITH (autovacuum_enabled = off, fillfactor = 10)")
+    conn.execute("CREATE INDEX b_id ON b (id)")
+    conn.execute("CREATE INDEX b_brin ON b USING brin (id) WITH (pages_per_range = 16)")
+    try:
+        conn.execute("INSERT INTO b SELECT id, filler FROM t, generate_series(1, 4)")  # so much that it drops before it ends
+        conn.execute("DELETE FROM b WHERE id % 3 = 1")
+        files = forget(server, conn, "b")
+        conn.execute("SET cyclone.preserve_page_cache = on")
+        conn.execute("SET min_parallel_index_scan_size = 0")
+        conn.execute(f"VACUUM (PARALLEL {workers}) b")
+        assert_worked(server)
+        assert cached(files)["b"] < 0.3, cached(files)
+        assert conn.execute("SELECT brin_summarize_new_values('b_brin')").fetchone() < (2,), "all but the last range was summarized"
+        checks.assert_clean(conn, "b")
+    finally:
+        conn.execute("DROP TABLE b")
+
+
+def test_a_table_whose_end_is_cut_off(server, cold):
+    """Of what isn't there any more nothing is dropped."""
+    conn, files = cold
+    conn.execute("DELETE FROM t WHERE id > 2000")
+    before = forget(server, conn, "t", "t_btree", "t_hash")["t"].stat().st_size
+    vacuum(conn, workers=2)
+    assert files["t"].stat().st_size < before / 4
+    assert max(cached({"t": files["t"], "t_btree": files["t_btree"]}).values()) < 0.5, cached(files)
+    assert conn.execute("SELECT count(*) FROM t").fetchone() == (1334,)
+    checks.assert_clean(conn, "t")
+
+
+def test_an_index_in_a_tablespace(server, cold):
+    conn, files = cold
+    place = server.home / "elsewhere"
+    place.mkdir()
+    hand_over(place)
+    conn.execute(f"CREATE TABLESPACE elsewhere LOCATION '{place}'")
+    try:
+        conn.execute("ALTER INDEX t_btree SET TABLESPACE elsewhere")
+        files = forget(server, conn, "t", "t_btree", "t_hash")
+        assert "pg_tblspc" in str(files["t_btree"])
+        vacuum(conn)
+        assert_worked(server)
+        assert max(cached(files).values()) < 0.3, cached(files)
+        assert_vacuumed(conn)
+    finally:
+        conn.execute("DROP TABLE t")
+        conn.execute("DROP TABLESPACE elsewhere")
+        place.rmdir()
 
 
 FULL_KINDS = ("t", "t_btree", "t_hash")
@@ -270,8 +375,7 @@ def test_full_drops_what_it_reads(server, cold, workers):
         assert cached(files)["t"] < 0.3
         rewrite.release()
         rewrite.finish()
-    _, _, asked, _, dropped, waited, _ = LAYOUT.unpack(server.calls[:])
-    assert min(asked, dropped) > 0 and waited == 0
+    assert min(seen(server).asked, seen(server).dropped) > 0 and seen(server).waited == 0
     assert min(cached(files_of(server, conn, *FULL_KINDS)).values()) > 0.9
     assert_vacuumed(conn)
 
@@ -314,7 +418,7 @@ def test_inplace(server, sparse, setting, workers):
     if setting == "off":
         assert after > 0.9 and server.calls[:] == bytes(LAYOUT.size)
     else:
-        assert after < 0.5 and LAYOUT.unpack(server.calls[:])[5] == 0
+        assert after < 0.5 and seen(server).waited == 0
     assert conn.execute("SELECT count(*) FROM m").fetchone() == (4000,)
     checks.assert_clean(conn, "m")
 
@@ -327,8 +431,8 @@ def test_a_call_that_fails_ends_no_full(server, sparse, call, statement):
     forget(server, conn, "m")
     conn.execute("SET min_parallel_table_scan_size = 0")
     conn.execute("SET cyclone.preserve_page_cache = on")
-    server.calls[:] = LAYOUT.pack(CALLS[call], errno.EIO, 0, 0, 0, 0, 0)
+    set_control(server, failing=CALLS[call], error=errno.EIO)
     conn.execute(statement)
-    assert LAYOUT.unpack(server.calls[:])[2 + list(CALLS).index(call)] > 0
+    assert calls(server, call) > 0
     assert conn.execute("SELECT count(*) FROM m").fetchone() == (4000,)
     checks.assert_clean(conn, "m")

@@ -24,12 +24,15 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 enum
 {
-	CALL_MINCORE, CALL_SYNC, CALL_DROP, NCALLS
+	CALL_MINCORE, CALL_SYNC, CALL_DROP, CALL_MAP, NCALLS
 };
+
+#define STRIPE_BYTES	(2 * 1024 * 1024)
 
 typedef struct Control
 {
@@ -64,6 +67,18 @@ fails(int call)
 {
 	__sync_fetch_and_add(&control->calls[call], 1);
 	return (control->failing & 1 << call) != 0;
+}
+
+/* Of these only those of a stripe (src/file_cache.c); not by dlsym, which may call mmap itself. */
+void *
+mmap(void *start, size_t length, int protection, int flags, int fd, off_t offset)
+{
+	if (fd >= 0 && length == STRIPE_BYTES && flags == MAP_SHARED && fails(CALL_MAP))
+	{
+		errno = control->error;
+		return MAP_FAILED;
+	}
+	return (void *) syscall(SYS_mmap, start, length, protection, flags, fd, offset);
 }
 
 int

@@ -138,6 +138,10 @@ test_unused_memory_is_what_a_container_may_still_have(void)
 		{"sys/fs/cgroup/a/b/memory.max", "1000\n"}, {"sys/fs/cgroup/a/b/memory.current", "900\n"}}},
 		{0, {{"proc/meminfo", MEMINFO("5")}, {"proc/self/cgroup", "0::/a/b\n"},
 		{"sys/fs/cgroup/a/b/memory.max", "1000\n"}, {"sys/fs/cgroup/a/b/memory.current", "1100\n"}}},
+		/* it is slowed down before */
+		{50, {{"proc/meminfo", MEMINFO("5")}, {"proc/self/cgroup", "0::/a/b\n"},
+		{"sys/fs/cgroup/a/b/memory.max", "1000\n"}, {"sys/fs/cgroup/a/b/memory.high", "950\n"},
+		{"sys/fs/cgroup/a/b/memory.current", "900\n"}}},
 		/* in one that has less */
 		{7, {{"proc/meminfo", MEMINFO("5")}, {"proc/self/cgroup", "0::/a/b\n"},
 		{"sys/fs/cgroup/a/b/memory.max", "1000\n"}, {"sys/fs/cgroup/a/b/memory.current", "900\n"},

@@ -32,9 +32,11 @@
  */
 #include "postgres.h"
 
+#include "access/brin_internal.h"
 #include "access/genam.h"
 #include "access/gin_private.h"
 #include "commands/progress.h"
+#include "executor/instrument.h"
 #include "miscadmin.h"
 #include "pgstat.h"
 #include "storage/bufmgr.h"
@@ -61,6 +63,7 @@ static bool failsafe_stops(TableVacuum *vacuum, bool cleanup);
 static void process_index(TableVacuum *vacuum, int number, bool cleanup);
 static void call_server(TableVacuum *vacuum, int number, bool cleanup);
 static bool server_reads_all(const TableVacuum *vacuum, int number, bool cleanup);
+static bool server_read_table(const TableVacuum *vacuum, int number, int64 reads);
 static void do_more_work(TableVacuum *vacuum, int number);
 static IndexBulkDeleteResult *current_stats(TableVacuum *vacuum, int number);
 static void keep_stats(TableVacuum *vacuum, int number, IndexBulkDeleteResult *stats);
@@ -577,6 +580,7 @@ call_server(TableVacuum *vacuum, int number, bool cleanup)
 {
 	IndexVacuumInfo info;
 	bool		reads_all = server_reads_all(vacuum, number, cleanup);
+	const int64 reads = pgBufferUsage.shared_blks_read;
 
 	if (reads_all)
 		before_server_reads(vacuum, number);
@@ -598,6 +602,21 @@ call_server(TableVacuum *vacuum, int number, bool cleanup)
 	pace_end_server_code();
 	if (reads_all)
 		after_server_reads(vacuum, number);
+	if (cleanup && server_read_table(vacuum, number, pgBufferUsage.shared_blks_read - reads))
+		after_server_reads_table(vacuum);
+}
+
+/*
+ * server_read_table
+ *		Has the cleanup, which has read this number of blocks, read the table?
+ *
+ * That of BRIN summarizes what was added to the table since.
+ */
+static bool
+server_read_table(const TableVacuum *vacuum, int number, int64 reads)
+{
+	return vacuum->indexes[number]->rd_indam->ambulkdelete == brinbulkdelete &&
+		reads > relation_blocks(vacuum->indexes[number]);
 }
 
 /*
