@@ -9,7 +9,8 @@ from pathlib import Path
 from beside import Pgbench, most
 from cyclone_lab import page_cache
 from cyclone_lab.cluster import Cluster
-from kernel import data_files, table_files
+from cyclone_lab.files import table_files
+from kernel import data_files
 from measure import Contender
 from scenarios import Scenario
 from tpcc.percentiles import percentile

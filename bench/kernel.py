@@ -9,8 +9,6 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-import psycopg
-
 from autovacuum.processes import server_times
 from cyclone_lab import page_cache
 from cyclone_lab.cluster import Cluster
@@ -58,16 +56,6 @@ def disk_traffic(folder: Path) -> tuple[int, int]:
 def data_files(cluster: Cluster) -> list[Path]:
     """Return the files of the cluster's databases."""
     return [file for file in (cluster.data / "base").rglob("*") if file.is_file()]
-
-
-def table_files(cluster: Cluster, conn: psycopg.Connection, table: str) -> list[Path]:
-    """Return the files of a table and of its indexes, all segments and forks."""
-    paths = conn.execute(
-        "SELECT pg_relation_filepath(oid) FROM pg_class"
-        " WHERE oid = %(table)s::regclass OR oid IN (SELECT indexrelid FROM pg_index WHERE indrelid = %(table)s::regclass)",
-        {"table": table},
-    )
-    return [file for (path,) in paths for pattern in (path, f"{path}[._]*") for file in cluster.data.glob(pattern)]
 
 
 @dataclass(frozen=True)

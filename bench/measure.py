@@ -19,9 +19,9 @@ import psycopg
 from cyclone_lab import page_cache
 from cyclone_lab.background import Background
 from cyclone_lab.cluster import Cluster
-from cyclone_lab.files import assert_free
+from cyclone_lab.files import assert_free, table_files
 from cyclone_lab.postgres import hand_over
-from kernel import KernelUse, data_files, kernel_use, program_rates, table_files
+from kernel import KernelUse, data_files, kernel_use, program_rates
 from scenarios import TABLE, Scenario
 
 LOAD_CONFIG = {

@@ -30,6 +30,16 @@ def database_folders(cluster: Cluster, conn: psycopg.Connection) -> list[Path]:
     return [cluster.data / "base" / str(oid), *cluster.data.glob(f"pg_tblspc/*/PG_*/{oid}")]
 
 
+def table_files(cluster: Cluster, conn: psycopg.Connection, table: str) -> list[Path]:
+    """Return the files of a table and of its indexes, all segments and forks."""
+    paths = conn.execute(
+        "SELECT pg_relation_filepath(oid) FROM pg_class"
+        " WHERE oid = %(table)s::regclass OR oid IN (SELECT indexrelid FROM pg_index WHERE indrelid = %(table)s::regclass)",
+        {"table": table},
+    )
+    return [file for (path,) in paths for pattern in (path, f"{path}[._]*") for file in cluster.data.glob(pattern)]
+
+
 def stray_files(cluster: Cluster, conn: psycopg.Connection) -> list[str]:
     """Return the relation files of the connection's database that belong to no relation, once those that were dropped are gone."""
     conn.execute("CHECKPOINT")
