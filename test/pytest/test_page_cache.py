@@ -212,7 +212,7 @@ def test_what_was_there_stays(cold):
     before = cached(files)
     vacuum(conn)
     after = cached(files)
-    assert after["t_btree"] == before["t_btree"] == 1
+    assert min(before["t_btree"], after["t_btree"]) > 0.98, "all of it, but for what the system takes for others"
     assert before["t"] <= after["t"] < before["t"] + 0.2
     assert before["t_hash"] == 0 and after["t_hash"] < 0.2
     assert_vacuumed(conn)
@@ -287,7 +287,7 @@ def test_gin(server, cold, workers):
     files["t_gin"].read_bytes()
     conn.execute("DELETE FROM t WHERE id % 30 = 2")
     vacuum(conn, workers=workers)
-    assert cached(files)["t_gin"] == 1, "what was there stays"
+    assert cached(files)["t_gin"] > 0.98, "what was there stays"
     assert conn.execute("SELECT count(*) FROM t WHERE keys @> '{0}'").fetchone() == (4799,)
     checks.assert_clean(conn, "t")
 
