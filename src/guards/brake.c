@@ -122,6 +122,9 @@ pg_cyclone_pause_all(PG_FUNCTION_ARGS)
 		pg_atomic_write_u64(&guards_shared->general_pause_until,
 							now + (uint64) cyclone_max_pause * NS_PER_S);
 		LWLockRelease(guards_shared->lock);
+		ereport(NOTICE,
+				(errmsg("VACUUMs that begin within %d s are paused, too", cyclone_max_pause),
+				 errhint("SELECT cyclone.resume() ends that.")));
 	}
 	for (int i = 0; i < MaxBackends; i++)
 	{

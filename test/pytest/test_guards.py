@@ -218,7 +218,10 @@ def test_a_pause_is_bounded(cluster, db, conn):
 def test_who_pauses_all_holds_those_that_begin_later(cluster, db, conn):
     """Until a user lets one of them go on, or all."""
     before = make_table(conn, 2000)
+    told = []
+    conn.add_notice_handler(lambda message: told.append((message.message_primary, message.message_hint)))
     assert one(conn, "SELECT cyclone.pause()") == 0
+    assert told == [("VACUUMs that begin within 3600 s are paused, too", "SELECT cyclone.resume() ends that.")]
     try:
         first = Background(cluster, db, "VACUUM (PARALLEL 0) t")
         wait_until(lambda: one(conn, PAUSED) == 1, "the first pause")
