@@ -4,11 +4,12 @@ Their output stays in build/results/<major>/<driver>/<name>/results: the place t
 """
 
 import re
+import subprocess
 
 import pytest
 
 from conftest import TEMPLATE
-from cyclone_lab.postgres import REPO, linked_libpq, run_program
+from cyclone_lab.postgres import REPO, linked_libpq, program_env, program_path, run_program
 
 EVERY_VERSION = "what SQL shows"
 
@@ -56,6 +57,16 @@ def test_all_of_them_are_replayed_by_a_standby_as_they_ran(new_cluster, pg_major
                 primary.sql("DROP DATABASE replayed")
         standby.wait_for_replay(primary)
         assert not re.search("inconsistent page|PANIC|TRAP", standby.log)
+
+
+@pytest.mark.once
+def test_installcheck_where_the_files_leave_it_off(new_cluster, tmp_path):
+    """As docs/rollout.md has it at first."""
+    server = new_cluster(**{"cyclone.enabled": "off", "cyclone.autovacuum": "off"})
+    command = ["make", "--silent", "-C", tmp_path, "-f", REPO / "Makefile", "installcheck", f"PG_CONFIG={program_path(server.prefix, 'pg_config')}"]
+    env = {name: value for name, value in program_env(server.prefix).items() if not name.startswith(("MAKE", "MFLAGS"))}
+    made = subprocess.run(command, env={**env, **server.client_env()}, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+    assert made.returncode == 0, made.stdout + "".join(file.read_text() for file in tmp_path.rglob("regression.diffs"))
 
 
 def test_isolationtester_uses_the_libpq_of_its_server(prefix):
