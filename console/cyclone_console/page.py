@@ -49,8 +49,8 @@ code { font: 13px/1.4 ui-monospace, SFMono-Regular, Menlo, Consolas, "DejaVu San
 .legend i { display: inline-block; width: 10px; height: 10px; border-radius: 2px; margin-right: 6px; }
 svg { display: block; } .good { fill: var(--good); } .warn { fill: var(--warn); } .bad { fill: var(--bad); } .quiet { fill: var(--quiet); } .accent { fill: var(--accent); }
 i.good { background: var(--good); } i.warn { background: var(--warn); } i.bad { background: var(--bad); } i.quiet { background: var(--quiet); } i.accent { background: var(--accent); }
-.chart { display: grid; grid-template-columns: 64px 1fr; gap: 2px 8px; font-size: 12px; color: var(--faint); }
-.chart .scale { display: flex; flex-direction: column; justify-content: space-between; text-align: right; line-height: 1; }
+.chart { display: grid; grid-template-columns: 76px 1fr; gap: 2px 8px; font-size: 12px; color: var(--faint); }
+.chart .scale { display: flex; flex-direction: column; justify-content: space-between; text-align: right; line-height: 1; white-space: nowrap; }
 .chart svg { width: 100%; height: 150px; border-left: 1px solid var(--line); border-bottom: 1px solid var(--line); }
 .chart .axis { grid-column: 2; display: flex; justify-content: space-between; }
 .bars { display: grid; grid-template-columns: minmax(0, 3fr) minmax(0, 7fr) minmax(90px, max-content); gap: 10px 12px; align-items: center; font-size: 14px; margin: 8px 0; }

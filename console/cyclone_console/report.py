@@ -384,13 +384,6 @@ def make(conn: psycopg.Connection, days: float = 7, tables: int = 20) -> str:
     return document(f"VACUUM report: {name}", head, sections, foot)
 
 
-def connection_string(text: str) -> str:
-    """Return a connection string for what psql would take: that, a URI, or the name of a database."""
-    if "=" in text or text.startswith(("postgres://", "postgresql://")) or not text:
-        return text
-    return psycopg.conninfo.make_conninfo(dbname=text)
-
-
 def positive(text: str) -> float:
     value = float(text)
     if not (0 < value and math.isfinite(value)):
@@ -409,8 +402,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--timeout", type=positive, default=60, metavar="SECONDS", help="how long a section may take (default: %(default)s)")
     options = parser.parse_args(arguments)
     try:
-        where = connection_string(options.connection)
-        with connect(where, "cyclone-report") as conn:
+        with connect(options.connection, "cyclone-report") as conn:
             conn.execute("SET default_transaction_read_only = on")
             conn.execute("SET lock_timeout = '5s'")
             conn.execute("SELECT set_config('statement_timeout', %s, false)", [f"{max(int(options.timeout * 1000), 1)}ms"])

@@ -7,7 +7,7 @@ another encoding, as the query of a session does: what can't be read is replaced
 
 import psycopg
 from psycopg.adapt import Loader
-from psycopg.conninfo import conninfo_to_dict
+from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from psycopg.pq import Format
 from psycopg.rows import dict_row
 
@@ -27,9 +27,16 @@ class ReadableText(Loader):
         return bytes(data).decode(self.connection.info.encoding, "replace")
 
 
-def connect(dsn: str, program: str) -> psycopg.Connection:
-    """Return a connection; raise psycopg.Error."""
-    parameters = {"fallback_application_name": program, **PARAMETERS, **conninfo_to_dict(dsn)}
+def connection_string(text: str) -> str:
+    """Return a connection string for what psql would take: that, a URI, or the name of a database."""
+    if "=" in text or text.startswith(("postgres://", "postgresql://")) or not text:
+        return text
+    return make_conninfo(dbname=text)
+
+
+def connect(text: str, program: str) -> psycopg.Connection:
+    """Return a connection to what psql would take; raise psycopg.Error."""
+    parameters = {"fallback_application_name": program, **PARAMETERS, **conninfo_to_dict(connection_string(text))}
     # nothing is prepared, so that a pooler may stand between
     conn = psycopg.connect(**parameters, autocommit=True, prepare_threshold=None, row_factory=dict_row)
     read_any_text(conn)

@@ -131,7 +131,7 @@ def describe(conn: psycopg.Connection) -> str:
 def main(arguments: list[str] | None = None) -> int:
     """Run the program; return its exit status."""
     parser = argparse.ArgumentParser(prog=PROGRAM, description="Show the VACUUMs of a PostgreSQL server.")
-    parser.add_argument("dsn", nargs="?", default="", help="connection string or URI of libpq; PGHOST and its like hold, too")
+    parser.add_argument("dsn", nargs="?", default="", help="connection string of libpq, a URI, or a database; the environment has the rest")
     parser.add_argument("--interval", type=float, default=1.0, metavar="SECONDS", help="time between two looks (default: 1)")
     parser.add_argument("--once", action="store_true", help="print one picture and end; for scripts")
     options = parser.parse_args(arguments)

@@ -12,7 +12,8 @@ import pytest
 from psycopg.rows import dict_row
 
 from cyclone_console import page
-from cyclone_console.report import SECTIONS, connection_string, main, make
+from cyclone_console.report import SECTIONS, main, make
+from cyclone_console.session import connection_string
 from cyclone_lab.background import Parked
 
 EVIL = "<script src='http://evil.example/x.js'>alert(\"1\")</script>&amp;"

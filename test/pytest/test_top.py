@@ -299,6 +299,13 @@ def test_a_role_is_told_what_it_is_not_shown(cluster, db, conn, table):
         cluster.sql("DROP ROLE ordinary")
 
 
+@pytest.mark.once
+def test_a_database_is_named_as_for_psql(cluster):
+    where = {"PGHOST": str(cluster.socket_dir), "PGUSER": "postgres"}
+    printed = subprocess.run([*PROGRAM, "--once", "postgres"], env={**ENV, **where}, text=True, capture_output=True, check=True).stdout
+    assert "No VACUUM is running" in printed
+
+
 @pytest.mark.parametrize("columns", ["wide", "0", "-3"])
 def test_a_width_that_is_none_is_passed_over(cluster, columns):
     assert "No VACUUM is running" in once(cluster, "postgres", COLUMNS=columns)
