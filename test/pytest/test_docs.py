@@ -1,6 +1,7 @@
 """README and docs/ are true: each SQL block runs, and says what is shown below it; each `make` command is one; the table of settings
 is the server's. A block that can't be run here has "<!-- not run: the reason -->" in the line above it; one for a newer server has
-"<!-- from 19 -->". Blocks marked ini are configuration files; those marked output are what the SQL before them prints.
+"<!-- from 19 -->", one for a server with another library "<!-- with LIBRARY -->". Blocks marked ini are configuration files; those marked
+output are what the SQL before them prints.
 """
 
 import os
@@ -53,7 +54,17 @@ def blocks(page: Path, major: int = 99) -> list[Block]:
             found[-1].shown = block.text
         found.append(block)
     since = {block.where: int((re.fullmatch(r"from (\d+)", block.mark) or (0, 0))[1]) for block in found}
-    return [block for block in found if not block.mark.startswith("not run: ") and since[block.where] <= major]
+    return [block for block in found if not block.mark.startswith(("not run: ", "with ")) and since[block.where] <= major]
+
+
+def blocks_with(library: str) -> list[Block]:
+    """Return the blocks of all pages that need another library."""
+    return [
+        Block(match["kind"], match["text"], match["mark"], str(page.relative_to(REPO)))
+        for page in PAGES
+        for match in BLOCK.finditer(page.read_text())
+        if match["mark"] == f"with {library}"
+    ]
 
 
 def with_blocks(kind: str):
@@ -97,7 +108,10 @@ def psql(cluster, text: str) -> str:
 @with_blocks("sql")
 def test_sql(cluster, pg_major, shop, page):
     names = ("orders", "t", "big", "audit_log", "jobs")
-    psql(cluster, f"DROP TABLE IF EXISTS {', '.join(names)}, events;" + "".join(TABLES.format(name=name) for name in names))
+    shards = ("events_102008", "events_102010")
+    psql(cluster, f"DROP TABLE IF EXISTS {', '.join((*names, *shards))}, events;" + "".join(TABLES.format(name=name) for name in names))
+    if "CREATE TABLE events" not in page.read_text():
+        psql(cluster, "".join(TABLES.format(name=name) for name in ("events", *shards)))
     for block in blocks(page, pg_major):
         if block.kind != "sql":
             continue
@@ -117,6 +131,14 @@ def test_questions_of_the_readme(cluster, shop):
     queries = re.findall(r"\| `(SELECT .*?)` \|", (REPO / "README.md").read_text())
     assert len(queries) == 5
     psql(cluster, ";\n".join(queries))
+
+
+def test_beside_pg_stat_statements(new_cluster):
+    server = new_cluster(shared_preload_libraries="pg_cyclone, pg_stat_statements")
+    server.sql("CREATE EXTENSION pg_stat_statements")
+    [block] = blocks_with("pg_stat_statements")
+    server.sql("VACUUM pg_class")
+    assert ("VACUUM pg_class", 1) in server.sql(block.text)
 
 
 @with_blocks("sh")
@@ -236,8 +258,10 @@ def test_what_postgresql_says_where_pg_cyclone_is_missing(prefix, cluster):
         conn.execute("CREATE TABLE orders (id int)")
         conn.execute("SET cyclone.enabled = on")
         for statement in ("VACUUM (FULL INPLACE) orders", "VACUUM (LATENCY_TARGET 'auto') orders", "VACUUM (DRY_RUN) orders",
-                          "SHOW cyclone.audit", "SELECT FROM cyclone.advice", "CREATE EXTENSION pg_cyclone_nowhere"):  # fmt: skip
+                          "SHOW cyclone.audit", "SELECT FROM cyclone.advice", "CREATE EXTENSION pg_cyclone_nowhere",
+                          "ALTER TABLE orders SET (cyclone.compaction = on)"):  # fmt: skip
             is_told(conn, statement)
+        conn.execute("ALTER SYSTEM RESET cyclone.enabled")  # as docs/upgrade.md has it
     with cluster.connect() as conn:
         conn.execute("CREATE ROLE bob; SET ROLE bob")
         is_told(conn, "SET cyclone.audit = 1")
