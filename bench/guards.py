@@ -294,13 +294,18 @@ def draw(runs: dict):
                     if who == ARCHIVER and column == 0 and is_down(samples):
                         panel.plot([samples[-1][0]], [0], marker="x", color=OURS if bound else CORE, markersize=9, markeredgewidth=2, clip_on=False)
             panel.set_title(f"\n{label}", loc="left", fontsize=10)  # the line above it is the row's
-            panel.set_ylim(bottom=0)
             panel.locator_params(nbins=4)
             panel.tick_params(labelsize=10)
         title = axes[row][0].annotate(f"{command}, {NAMES[who]}", (0, 1), (0, 21), xycoords="axes fraction", textcoords="offset points", fontsize=10)
         title.set_in_layout(False)
     for panel in axes[-1]:
         panel.set_xlabel("seconds")
+    # one scale for one quantity
+    rooms = [who == ARCHIVER for who, _ in cases]
+    firsts = [[panel for panel, is_room in zip(axes[:, 0], rooms, strict=True) if is_room == kind] for kind in (False, True)]
+    for panels in (*firsts, axes[:, 1], axes[:, 2]):
+        for panel in panels:
+            panel.set_ylim(0, max(one.get_ylim()[1] for one in panels))
     lines = [pyplot.Line2D([], [], color=CORE), pyplot.Line2D([], [], color=OURS), pyplot.Line2D([], [], color=OURS, linestyle=":"),
              pyplot.Line2D([], [], color="#303030", linestyle="", marker="x", markeredgewidth=2)]
     figure.legend(lines, ["no guard", "with a guard", "its bound", "the server goes down"], loc="outside upper center", ncols=2)
