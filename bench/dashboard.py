@@ -1,16 +1,12 @@
-#!/usr/bin/env python3
-"""Draws the panels of monitoring/grafana.json as Prometheus answers them, for a server under load, into docs/dashboard.png.
+"""What Prometheus answers to the panels of monitoring/grafana.json, for a server under load: `make bench-dashboard`.
 
 A server of its own runs for a minute or two, with updates, autovacuum, VACUUMs with a latency target, compaction and a transaction that holds
-dead rows. The panels are below each other, as a phone shows them. The picture has in it which panels it was drawn of: a test compares them.
-postgres_exporter, as a member of pg_monitor, and Prometheus watch it with the files of monitoring/; so the picture is also a proof that these go
-together. Both programs are Debian's packages prometheus and prometheus-postgres-exporter. All listen on this machine only, and are gone in the end.
-
-    PYTHONPATH=python .venv/bin/python scripts/draw_dashboard.py
+dead rows. postgres_exporter, as a member of pg_monitor, and Prometheus watch it with the files of monitoring/; so the result is also a proof
+that these go together. Both programs are Debian's packages prometheus and prometheus-postgres-exporter. All listen on this machine only, and
+are gone in the end. `make figures` draws docs/dashboard.png of the saved result: the panels below each other, as a phone shows them.
 """
 
 import argparse
-import hashlib
 import json
 import math
 import re
@@ -24,12 +20,7 @@ import urllib.request
 from contextlib import contextmanager
 from pathlib import Path
 
-import matplotlib
-
-matplotlib.use("Agg")
-import matplotlib.pyplot as plt
-from matplotlib.ticker import MultipleLocator
-
+from circumstances import RESULTS, add_common_arguments, find_circumstances
 from cyclone_lab import build
 from cyclone_lab.cluster import Cluster
 from cyclone_lab.postgres import REPO
@@ -50,8 +41,9 @@ CONFIG = {
 TABLES = {"orders": 100_000, "order_items": 200_000, "customers": 50_000}
 COLORS = ["#17727f", "#c98a12", "#7a5ea8", "#c5384c"]  # of the series that are named
 OTHERS = "#b8bec6"
-WIDTH, FONT = 5.6, 9  # inches, points: a phone, 360 pixels wide, shows these as 8 pixels
-STAT = 1.35  # inches, of a figure with its title and four lines
+FAINT = "#606060"
+FONT = 9  # points: a phone, 360 pixels wide, shows these as 8 pixels
+STAT, CHART, FOOT = 1.35, 2.0, 0.3  # inches: a figure with its title and four lines, a chart, and the line below all
 MOST_NAMES = len(COLORS)
 
 
@@ -145,13 +137,19 @@ def shown(value: float, unit: str) -> str:
     return f"{value:,.0f}"
 
 
+def look_of(panel: dict) -> dict:
+    """Return what a reader sees of a panel before there are answers."""
+    return {"type": panel["type"], "title": panel["title"], "description": panel["description"], "unit": panel["fieldConfig"]["defaults"]["unit"]}
+
+
 def series_of(panel: dict, begin: float, end: float) -> list[tuple[str, list[tuple[float, float]]]]:
     """Return what Prometheus has for a panel: names, and values by seconds since the begin."""
     found = [
-        (" ".join(name_of(target, series["metric"]).split()), [(float(at) - begin, float(value)) for at, value in series["values"] if value != "NaN"])
+        (" ".join(name_of(target, series["metric"]).split()),
+         [(round(float(at) - begin), float(f"{float(value):.4g}")) for at, value in series["values"] if value != "NaN"])
         for target in panel["targets"]
         for series in ask("query_range", query=expression(target["expr"]), start=begin, end=end, step=1)["result"]
-    ]
+    ]  # fmt: skip
     return [(name, values) for name, values in found if values]
 
 
@@ -174,84 +172,80 @@ def draw_bars(axes, drawn: list) -> float:
 
 def draw_lines(axes, drawn: list, seconds: float) -> float:
     """Draw each series over time, with the names of those that come highest; return the top of the scale."""
+    from drawing import pyplot
+
     highest = sorted(drawn, key=lambda one: -max(value for _, value in one[1]))
     for number, (_, values) in enumerate(highest):
         look = {"color": COLORS[number], "zorder": 3} if number < MOST_NAMES else {"color": OTHERS, "zorder": 2}
         for part in parts_of(values):
             axes.plot(*zip(*part, strict=True), linewidth=1.3, marker="." if len(part) < 3 else None, **look)
-    shown_names = [plt.Line2D([], [], color=COLORS[number]) for number in range(min(MOST_NAMES, len(highest)))]
+    shown_names = [pyplot.Line2D([], [], color=COLORS[number]) for number in range(min(MOST_NAMES, len(highest)))]
     if len(highest) > MOST_NAMES:
         axes.annotate(f"{len(highest) - MOST_NAMES} more in grey", (1, 1), (0, 4), xycoords="axes fraction", textcoords="offset points",
-                      ha="right", va="bottom", fontsize=FONT, color="#606060")  # fmt: skip
+                      ha="right", va="bottom", fontsize=FONT, color=FAINT)  # fmt: skip
     names = [name for name, _ in highest[:MOST_NAMES]]
     lines = (len(names) + 1) // 2
-    top = max(value for _, values in drawn for _, value in values) * (1.1 + 0.4 * lines) or 1  # with room for the names
+    top = max(value for _, values in drawn for _, value in values) * (1.1 + 0.25 * lines) or 1  # with room for the names
     axes.set_ylim(0, top)
     axes.set_xlim(0, seconds)
-    axes.set_xlabel("seconds")
+    axes.set_xlabel("seconds", fontsize=FONT)
     axes.legend(shown_names, names, fontsize=FONT, loc="upper left", frameon=False, borderpad=0.1, labelspacing=0.2, ncols=2,
                 columnspacing=1, handlelength=1, handletextpad=0.4)  # fmt: skip
     return top
 
 
-def draw_panel(axes, panel: dict, begin: float, end: float) -> bool:
-    """Draw a panel; tell whether there is anything in it."""
-    unit, drawn = panel["fieldConfig"]["defaults"]["unit"], series_of(panel, begin, end)
-    about = textwrap.wrap(panel["description"], 34 if panel["type"] == "stat" else 72)
-    for text, above, look in ((panel["title"], 6 + 11 * len(about), {"fontsize": 10, "fontweight": "bold"}),
-                              ("\n".join(about), 4, {"fontsize": FONT, "color": "#606060"})):  # fmt: skip
-        left = 0 if panel["type"] == "stat" else -0.65 * 72
-        axes.annotate(text, (0, 1), (left, above), xycoords="axes fraction", textcoords="offset points", va="bottom", **look)
-    if not drawn:
-        return False
-    if panel["type"] == "stat":
+def draw_panel(axes, panel: dict, seconds: float) -> None:
+    is_stat, drawn = panel["type"] == "stat", panel["series"]
+    about = textwrap.wrap(panel["description"], 34 if is_stat else 72)
+    # the title of a figure is at the top of its row, the text of a chart just above it
+    left, above = (0, 11 * 4) if is_stat else (-0.65 * 72, 11 * len(about))
+    at = {"xycoords": "axes fraction", "textcoords": "offset points"}
+    axes.annotate(panel["title"], (0, 1), (left, above + 6), va="bottom", fontsize=10, fontweight="bold", **at)
+    axes.annotate("\n".join(about), (0, 1), (left, above + 4), va="top", fontsize=FONT, color=FAINT, **at)
+    if is_stat:
         axes.axis("off")
-        axes.text(0.0, 0.5, shown(drawn[0][1][-1][1], unit), fontsize=20, va="center", transform=axes.transAxes, color=COLORS[0])
-        return True
+        axes.text(0.0, 0.5, shown(drawn[0][1][-1][1], panel["unit"]), fontsize=20, va="center", transform=axes.transAxes, color=COLORS[0])
+        return
+    from matplotlib.ticker import MultipleLocator
+
     is_bars = panel["type"] == "bargauge"
-    top = draw_bars(axes, drawn) if is_bars else draw_lines(axes, drawn, end - begin)
+    top = draw_bars(axes, drawn) if is_bars else draw_lines(axes, drawn, seconds)
     scale = axes.xaxis if is_bars else axes.yaxis
-    if unit == "bytes" and top >= 4:
+    if panel["unit"] == "bytes" and top >= 4:
         scale.set_major_locator(MultipleLocator(2 ** math.ceil(math.log2(top / 4))))
-    scale.set_major_formatter(lambda value, _: shown(value, unit))
+    else:
+        axes.locator_params(axis="x" if is_bars else "y", nbins=4)
+    scale.set_major_formatter(lambda value, _: shown(value, panel["unit"]))
     axes.tick_params(labelsize=FONT)
-    axes.grid(alpha=0.25)
-    return True
 
 
-def drawn_of(panels: list[dict]) -> str:
-    """Return a digest of what a reader sees of the panels: titles, explanations and units."""
-    seen = [(panel["title"], panel["description"], panel["fieldConfig"]["defaults"]["unit"]) for panel in panels]
-    return hashlib.sha256(json.dumps(seen).encode()).hexdigest()
+def draw(saved: dict):
+    """Draw all panels, figures first."""
+    from drawing import NARROW, pyplot
 
-
-def draw(begin: float, end: float, to: Path) -> None:
-    """Draw all panels, figures first; fail if one of them has nothing to show."""
-    panels = json.loads((MONITORING / "grafana.json").read_text())["panels"]
-    figures = [panel for panel in panels if panel["type"] == "stat"]
-    charts = [panel for panel in panels if panel["type"] != "stat"]
+    figures = [panel for panel in saved["panels"] if panel["type"] == "stat"]
+    charts = [panel for panel in saved["panels"] if panel["type"] != "stat"]
     rows = -(-len(figures) // 2)
-    height = STAT * rows + 1.75 * len(charts)
-    figure, empty = plt.figure(figsize=(WIDTH, height)), []
+    height = STAT * rows + CHART * len(charts) + FOOT
+    figure = pyplot.figure(figsize=(NARROW, height))
     # in inches from the left and from the top: where the axes are, below the title and what explains it
-    places = [(0.1 + WIDTH / 2 * (number % 2), STAT * (number // 2) + 0.9, WIDTH / 2 - 0.2, 0.4) for number in range(len(figures))]
-    places += [(0.75, STAT * rows + 1.75 * number + 0.45, WIDTH - 0.9, 0.85) for number in range(len(charts))]
+    places = [(0.1 + NARROW / 2 * (number % 2), STAT * (number // 2) + 0.9, NARROW / 2 - 0.2, 0.4) for number in range(len(figures))]
+    places += [(0.75, STAT * rows + CHART * number + 0.45, NARROW - 0.9, CHART - 0.9) for number in range(len(charts))]
     for panel, (left, top, wide, high) in zip([*figures, *charts], places, strict=True):
-        axes = figure.add_axes((left / WIDTH, 1 - (top + high) / height, wide / WIDTH, high / height))
-        if not draw_panel(axes, panel, begin, end):
-            empty.append(panel["title"])
-    figure.savefig(to, dpi=150, metadata={"Source": drawn_of(panels)})
-    assert not empty, f"panels without data: {empty}"
+        draw_panel(figure.add_axes((left / NARROW, 1 - (top + high) / height, wide / NARROW, high / height)), panel, saved["seconds"])
+    return figure
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--exporter", default="prometheus-postgres-exporter")
     parser.add_argument("--prometheus", default="prometheus")
-    parser.add_argument("--seconds", type=float, default=120)
-    parser.add_argument("--output", type=Path, default=REPO / "docs/dashboard.png")
+    parser.add_argument("--seconds", type=int, default=120)
+    add_common_arguments(parser, RESULTS / "dashboard")
     options = parser.parse_args()
-    with tempfile.TemporaryDirectory() as folder, Cluster.create(build.install(18), CONFIG) as cluster:
+    prefix, settings = build.install(options.major), {**CONFIG, **dict(options.set)}
+    circumstances = find_circumstances(prefix, settings, options.base)
+    with tempfile.TemporaryDirectory() as folder, Cluster.create(prefix, settings, base=options.base) as cluster:
         cluster.start()
         prepare(cluster)
         queries = Path(folder) / "queries.yml"
@@ -266,16 +260,22 @@ def main() -> None:
         exporter = [options.exporter, f"--extend.query-path={queries}", "--disable-default-metrics", "--disable-settings-metrics",
                     "--no-collector.database", "--no-collector.bgwriter", f"--web.listen-address=127.0.0.1:{PORTS['exporter']}"]
         server = [options.prometheus, f"--config.file={folder}/prometheus.yml", f"--storage.tsdb.path={folder}/data",
-                  f"--web.listen-address=127.0.0.1:{PORTS['prometheus']}"]
+                  f"--web.listen-address=127.0.0.1:{PORTS['prometheus']}"]  # fmt: skip
         with program("env", f"DATA_SOURCE_NAME={source}", *exporter), program(*server):
             begin = time.time() + 2
             work(cluster, options.seconds)
             end = time.time()
             time.sleep(2)
-            draw(begin, end, options.output)
-            names = sorted(set(ask("label/__name__/values")))
+            panels = json.loads((MONITORING / "grafana.json").read_text())["panels"]
+            answered = [{**look_of(panel), "series": series_of(panel, begin, end)} for panel in panels]
+            metrics = [name for name in ask("label/__name__/values") if name.startswith("cyclone_")]
             alerts = {alert["labels"]["alertname"]: alert["state"] for alert in ask("alerts")["alerts"]}
-    print(f"{options.output}: {len([name for name in names if name.startswith('cyclone_')])} metrics; alerts: {alerts}")
+    empty = [panel["title"] for panel in answered if not panel["series"]]
+    assert not empty, f"panels without data: {empty}"
+    options.results.mkdir(parents=True, exist_ok=True)
+    told = {"circumstances": circumstances, "seconds": options.seconds, "panels": answered}
+    (options.results / "results.json").write_text(json.dumps(told) + "\n")
+    print(f"{len(answered)} panels, of {len(metrics)} metrics; alerts: {alerts}")
 
 
 if __name__ == "__main__":
