@@ -29,6 +29,7 @@ from circumstances import RESULTS, add_common_arguments, circumstances_markdown,
 from cyclone_lab import build
 from cyclone_lab.cluster import Cluster
 from cyclone_lab.files import GIBIBYTE, assert_free
+from cyclone_lab.postgres import hand_over
 from drawing import STYLE, save_figures
 from grid import Grid
 from hot import PARTS, HotRun, average_kept, make_hot_table, measure_hot
@@ -64,7 +65,7 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--left", type=float, metavar="GB",
                         help="hold memory while it is measured, so that this much is left for the page cache")  # fmt: skip
     parser.add_argument("--keep", type=Path, metavar="FOLDER",
-                        help="a folder on the disk of --base, in which the table stays for the next run; delete it afterwards")  # fmt: skip
+                        help="a folder instead of --base, in which the table stays for the next run; delete it afterwards")  # fmt: skip
     parser.add_argument("--resume", action="store_true", help="go on where an earlier run with these options ended, by the files in --results")
     parser.add_argument("--logged", action="store_true", help="a logged table, as most are: WAL takes a part of the disk's rate, and of its room")
     add_common_arguments(parser, RESULTS / "large")
@@ -73,7 +74,17 @@ def parse_arguments() -> argparse.Namespace:
         parser.error("--size is more than 0, --rounds and --hot-rounds 1 or more")
     if options.hot is None:
         options.hot = options.size * HOT_SHARE
+    if options.keep:
+        options.base = options.keep / "runs"
+        make_empty(options.base)
     return options
+
+
+def make_empty(folder: Path) -> None:
+    """Make a folder for the server's files; what a run that was killed has left there goes."""
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    hand_over(folder)
 
 
 def assert_fits(folder: Path, size: float, hot: float, *, logged: bool, is_made: bool = False) -> None:

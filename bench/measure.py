@@ -20,7 +20,6 @@ from cyclone_lab import page_cache
 from cyclone_lab.background import Background
 from cyclone_lab.cluster import Cluster
 from cyclone_lab.files import assert_free, table_files
-from cyclone_lab.postgres import hand_over
 from kernel import KernelUse, data_files, kernel_use, program_rates
 from scenarios import TABLE, Scenario
 
@@ -291,7 +290,7 @@ def made(
     kept: Path | None = None,
 ):
     """Make the stopped cluster that every run starts from, with `more` statements at the end of its setup, and the empty result
-    that knows its sizes. With `kept`, a folder on the same disk, the cluster stays there, and is not made again if it is there.
+    that knows its sizes. With `kept`, a folder on the disk of `base`, the cluster stays there, and is not made again if it is there.
 
     After the setup no query may read the table: that would prune its pages, which is the work of the VACUUM to measure.
     """
@@ -336,8 +335,6 @@ def is_kept(folder: Path | None) -> bool:
 
 def _keep(original: Cluster, folder: Path, statements: list[list[str]], sizes: list[int]) -> None:
     """Move a stopped cluster's data to a folder that outlives it."""
-    folder.mkdir(parents=True, exist_ok=True)
-    hand_over(folder)
     original.data = original.data.rename(folder / "data")
     (folder / KEPT).write_text(json.dumps({"statements": statements, "sizes": sizes}) + "\n")
 

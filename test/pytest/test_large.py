@@ -74,8 +74,15 @@ def test_bench_runs_through(bench, tmp_path, capsys):
     assert (tmp_path / "hot.png").read_bytes().startswith(PNG)
 
 
-def test_bench_goes_on_where_it_was_interrupted(bench, monkeypatch, tmp_path, capsys):
-    kept = tmp_path / "kept"
+@pytest.fixture
+def kept():
+    """A folder that the server's user can enter."""
+    with tempfile.TemporaryDirectory() as folder:
+        Path(folder).chmod(0o755)
+        yield Path(folder) / "kept"
+
+
+def test_bench_goes_on_where_it_was_interrupted(bench, kept, monkeypatch, tmp_path, capsys):
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
         patch.setattr(measure, "_timed_vacuum", interrupted_after(2, measure._timed_vacuum))
         bench(f"--keep={kept}", "--resume")
@@ -86,11 +93,13 @@ def test_bench_goes_on_where_it_was_interrupted(bench, monkeypatch, tmp_path, ca
         bench(f"--keep={kept}", "--resume")
     assert "of an earlier run" in capsys.readouterr().out
     assert (tmp_path / "large.md").exists(), "what there is can be read, too"
+    (kept / "runs" / "left").write_text("by a run that was killed")
     assert bench(f"--keep={kept}", "--resume") == 0
     [result] = json.loads((tmp_path / "results.json").read_text())["results"]
     assert [tuple(run["contender"].values()) for run in result["runs"]] == CONTENDERS
     assert result["runs"][:2] == first["runs"] and result["programs"] == first["programs"]
     assert [run["contender"]["engine"] for run in json.loads((tmp_path / "hot.json").read_text())] == [engine for engine, _ in BESIDE]
+    assert not any((kept / "runs").iterdir())
     with pytest.raises(RuntimeError, match="another table"):
         bench(f"--keep={kept}", "--resume", "--size=0.01")
     with pytest.raises(RuntimeError, match="another settings"):
