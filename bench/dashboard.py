@@ -43,7 +43,7 @@ COLORS = ["#17727f", "#c98a12", "#7a5ea8", "#c5384c"]  # of the series that are 
 OTHERS = "#b8bec6"
 FAINT = "#606060"
 FONT = 9  # points: a phone, 360 pixels wide, shows these as 8 pixels
-STAT, CHART, FOOT = 1.35, 2.0, 0.3  # inches: a figure with its title and four lines, a chart, and the line below all
+STAT, CHART, FOOT = 1.35, 2.0, 0.5  # inches: a figure with its title and four lines, a chart, and the line below all
 MOST_NAMES = len(COLORS)
 
 
@@ -206,13 +206,15 @@ def draw_panel(axes, panel: dict, seconds: float) -> None:
         axes.axis("off")
         axes.text(0.0, 0.5, shown(drawn[0][1][-1][1], panel["unit"]), fontsize=20, va="center", transform=axes.transAxes, color=COLORS[0])
         return
-    from matplotlib.ticker import MultipleLocator
+    from matplotlib.ticker import FixedLocator, MultipleLocator
 
     is_bars = panel["type"] == "bargauge"
     top = draw_bars(axes, drawn) if is_bars else draw_lines(axes, drawn, seconds)
     scale = axes.xaxis if is_bars else axes.yaxis
     if panel["unit"] == "bytes" and top >= 4:
         scale.set_major_locator(MultipleLocator(2 ** math.ceil(math.log2(top / 4))))
+    elif panel["unit"] == "percentunit" and top < 2:
+        scale.set_major_locator(FixedLocator([0, 0.5, 1]))
     else:
         axes.locator_params(axis="x" if is_bars else "y", nbins=4)
     scale.set_major_formatter(lambda value, _: shown(value, panel["unit"]))
