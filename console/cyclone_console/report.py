@@ -104,10 +104,12 @@ def statement(query: str | None) -> Markup | None:
 def running(report: Report) -> Markup:
     """VACUUMs at work, with their pace."""
     found = report.rows(
-        "SELECT l.pid, l.datname, coalesce(l.relation::text, 'OID ' || l.relid::text) AS relation, l.phase, a.processes, a.done, l.blocks_total AS total,"
+        "SELECT l.pid, l.datname, coalesce(l.relation::text, 'OID ' || l.relid::text) AS relation, l.phase, a.processes, a.done, a.total,"
         " p.limited_by, p.target_ms, p.latency_ms, p.asleep"
         " FROM cyclone.progress_details l"
-        " JOIN (SELECT leader_pid, count(*) AS processes, sum(blocks_done) AS done FROM cyclone.progress GROUP BY 1) a ON a.leader_pid = l.pid"
+        " JOIN (SELECT leader_pid, sum(processes) AS processes, sum(done) AS done, sum(total)::bigint AS total"
+        " FROM (SELECT leader_pid, count(*) AS processes, sum(blocks_done) AS done, max(blocks_total) AS total"  # each may have an index of its own
+        " FROM cyclone.progress_details GROUP BY leader_pid, phase, index_relid) part GROUP BY 1) a ON a.leader_pid = l.pid"
         " LEFT JOIN cyclone.pace p ON p.pid = l.pid WHERE l.role = 'leader' ORDER BY l.pid"
     )
     statements = {row["pid"]: row["query"] for row in report.rows("SELECT pid, query FROM pg_stat_activity WHERE state = 'active'")}

@@ -238,6 +238,17 @@ def test_queries(cluster, db, conn, watcher):
     assert {len(found[f"pgwatch: {name}"]) > 0 for name in read("pgwatch.yml")["metrics"] if name != "cyclone_autovacuum"} == {True}
 
 
+def test_processes_in_several_indexes_do_the_blocks_of_all(conn):
+    """A worker that is in the next index already: it was 140 % of the larger one."""
+    conn.execute("CREATE TEMP TABLE staged AS TABLE cyclone.progress_details WITH NO DATA")
+    conn.execute("""INSERT INTO staged (datid, relid, phase, role, index_relid, blocks_done, blocks_total)
+        VALUES (1, 2, 'vacuuming indexes', 'leader', 3, 50, 100), (1, 2, 'vacuuming indexes', 'worker', 4, 90, 90)""")
+    for file in ("postgres_exporter", "sql_exporter"):
+        sql, _, _ = queries()[f"{file}: cyclone_running"]
+        [row] = conn.cursor(row_factory=dict_row).execute(sql.replace("cyclone.progress_details", "staged")).fetchall()
+        assert (row["phase"], row["processes"], row["blocks_done"], row["blocks"]) == ("vacuuming indexes", 2, 140, 190)
+
+
 def check_what_they_tell(db: str, found: dict) -> None:
     """The rows name what the test has staged."""
     by_name = {name.split(": ")[1]: rows for name, rows in found.items()}
