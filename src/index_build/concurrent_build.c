@@ -24,7 +24,9 @@
  *	 nor to be maintained, so nobody needs the pages.  But sessions have it open, and
  *	 pageinspect or pg_prewarm may read any page: one that has its block, and isn't written
  *	 yet, is in shared buffers as a page of zeroes then.  So all pages are dropped from there
- *	 when the file is complete.
+ *	 when the file is complete.  One that is read in the midst of being written may be torn.
+ *	 With checksums that is an error of whoever reads it, and not in shared buffers; without,
+ *	 it goes like those of zeroes.
  * - The snapshot would hold back VACUUM elsewhere, so it ends with the scan, before the sort.
  *	 If a row goes away after that, its entry leads to a dead item, as usual: no item is
  *	 reused before the table's next VACUUM, which our lock forbids.

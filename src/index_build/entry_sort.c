@@ -19,8 +19,11 @@
  * pass.
  *
  * When the array is full, what is in it is sorted and written to a temporary
- * file as a run, and the runs are merged at the end.  Files are the server's, and
- * so temp_file_limit holds for them.
+ * file as a run, and the runs are merged at the end.  Then the array is their buffers.  If
+ * it is too small for that, some runs at a time are merged to longer ones, in another
+ * file, until they are few enough; then there are two files for a while.  All runs are in
+ * one file, as each file has a buffer of its own.  Files are the server's, and so
+ * temp_file_limit holds for them.
  *
  * Portions Copyright (c) 2026, the pg_cyclone developers
  *
@@ -47,8 +50,11 @@
 /* Stretches are merged if they are at least this long on average, and make few piles */
 #define SHORT_STRETCH	64
 #define MAX_PILES		16
-/* How many bytes are read from a run at a time, if memory allows it */
+/* How many bytes are read from a run at a time, if memory allows it, and the least */
 #define RUN_BUFFER		(256 * 1024)
+#define LEAST_BUFFER	BLCKSZ
+/* But so many runs are merged at a time, however small the array is */
+#define LEAST_RUNS		6
 
 /* Interrupts are served once in this many entries, a power of two */
 #define INTERRUPT_ENTRIES	(1024 * 1024)
@@ -79,10 +85,10 @@ typedef struct Pile
 	const uint64 *end;			/* of the stretch */
 } Pile;
 
-/* A sorted part of the entries, in a file */
+/* A sorted part of the entries, in the file */
 typedef struct Run
 {
-	BufFile    *file;
+	int64		position;		/* entry of the file that is read next */
 	int64		nleft;			/* entries that are still in the file */
 	uint64	   *buffer;
 	Size		nbuffered;
@@ -101,8 +107,13 @@ struct EntrySort
 
 	int			nruns;
 	Run		   *runs;
+	BufFile    *file;			/* that they are in */
+	int64		nwritten;		/* entries in it */
+
+	/* while runs are merged */
 	binaryheap *heap;			/* of runs, the one with the smallest entry
 								 * first */
+	Size		buffer_size;	/* of each, in entries */
 	Run		   *last;			/* whose entry was returned */
 };
 
@@ -125,8 +136,13 @@ static void sort_groups(EntrySort *sort, uint64 *entries, uint64 *other, Size n,
 						const Digit *last);
 static void sort_by_insertion(const EntrySort *sort, uint64 *entries, Size n);
 static void write_run(EntrySort *sort);
-static void begin_merge(EntrySort *sort);
-static bool fill_buffer(const EntrySort *sort, Run *run, Size size);
+static void add_run(EntrySort *sort, int64 nentries);
+static int	runs_at_a_time(const EntrySort *sort);
+static void merge_to_longer(EntrySort *sort);
+static void begin_merge(EntrySort *sort, Run *runs, int nruns);
+static const uint64 *next_merged(EntrySort *sort);
+static void end_merge(EntrySort *sort);
+static bool fill_buffer(const EntrySort *sort, Run *run);
 static int	compare_runs(Datum a, Datum b, void *arg);
 
 /* entry_at -- one of several. */
@@ -213,7 +229,9 @@ entry_sort_perform(EntrySort *sort)
 	}
 	if (sort->nentries > 0)
 		write_run(sort);
-	begin_merge(sort);
+	while (sort->nruns > runs_at_a_time(sort))
+		merge_to_longer(sort);
+	begin_merge(sort, sort->runs, sort->nruns);
 }
 
 /* entry_sort_end_ties -- sort entries with equal keys by another comparison. */
@@ -245,30 +263,11 @@ entry_sort_end_ties(EntrySort *sort, qsort_arg_comparator compare, void *arg)
 const uint64 *
 entry_sort_next(EntrySort *sort)
 {
-	Run		   *run;
-
 	Assert(sort->heap != NULL || sort->nruns == 0);
 
-	if (sort->heap == NULL)
-		return sort->next == sort->nentries ? NULL :
-			entry_at(sort, sort->entries, sort->next++);
-
-	CHECK_FOR_INTERRUPTS();
-	run = sort->last;
-	if (run != NULL)
-	{
-		Size		size = sort->capacity / sort->nruns;
-
-		if (++run->next < run->nbuffered || fill_buffer(sort, run, size))
-			binaryheap_replace_first(sort->heap, PointerGetDatum(run));
-		else
-			(void) binaryheap_remove_first(sort->heap);
-	}
-	sort->last = NULL;
-	if (binaryheap_empty(sort->heap))
-		return NULL;
-	sort->last = run = (Run *) DatumGetPointer(binaryheap_first(sort->heap));
-	return entry_at(sort, run->buffer, run->next);
+	if (sort->heap != NULL)
+		return next_merged(sort);
+	return sort->next == sort->nentries ? NULL : entry_at(sort, sort->entries, sort->next++);
 }
 
 /* entry_sort_ahead -- an entry that comes soon. */
@@ -280,18 +279,18 @@ entry_sort_ahead(const EntrySort *sort, Size number)
 		entry_at(sort, sort->entries, sort->next + number) : NULL;
 }
 
-/* entry_sort_end -- free a sort, and close its files. */
+/* entry_sort_end -- free a sort, and close its file. */
 void
 entry_sort_end(EntrySort *sort)
 {
 	Assert(sort != NULL);
 
-	for (int i = 0; i < sort->nruns; i++)
-		BufFileClose(sort->runs[i].file);
+	if (sort->file)
+		BufFileClose(sort->file);
 	if (sort->runs)
 		pfree(sort->runs);
 	if (sort->heap)
-		binaryheap_free(sort->heap);
+		end_merge(sort);
 	pfree(sort->entries);
 	pfree(sort);
 }
@@ -655,29 +654,22 @@ sort_by_insertion(const EntrySort *sort, uint64 *entries, Size n)
 	}
 }
 
-/* write_run -- sort what is in the array, and write it to a file. */
+/* write_run -- sort what is in the array, and write it to the file. */
 static void
 write_run(EntrySort *sort)
 {
 	MemoryContext old = MemoryContextSwitchTo(GetMemoryChunkContext(sort));
-	Run		   *run;
 
 	sort_entries(sort);
-	if (sort->nruns == 0)
-		sort->runs = palloc(sizeof(Run));
-	else if ((sort->nruns & (sort->nruns - 1)) == 0)
-		sort->runs = repalloc(sort->runs, 2 * sort->nruns * sizeof(Run));
-	run = &sort->runs[sort->nruns];
-	memset(run, 0, sizeof(Run));
-	run->file = BufFileCreateTemp(false);
-	sort->nruns++;
-	run->nleft = sort->nentries;
+	if (sort->file == NULL)
+		sort->file = BufFileCreateTemp(false);
+	add_run(sort, sort->nentries);
 	for (Size done = 0; done < sort->nentries;)
 	{
 		Size		n = Min(sort->nentries - done, RUN_BUFFER / sizeof(uint64) / sort->nwords);
 
 		CHECK_FOR_INTERRUPTS();
-		BufFileWrite(run->file, entry_at(sort, sort->entries, done),
+		BufFileWrite(sort->file, entry_at(sort, sort->entries, done),
 					 n * sort->nwords * sizeof(uint64));
 		done += n;
 	}
@@ -685,48 +677,135 @@ write_run(EntrySort *sort)
 	MemoryContextSwitchTo(old);
 }
 
-/* begin_merge -- all entries are in runs, which share the array as buffers. */
+/* add_run -- note a run of n entries, behind the others in the file. */
 static void
-begin_merge(EntrySort *sort)
+add_run(EntrySort *sort, int64 nentries)
 {
-	Size		size;
+	Run		   *run;
 
-	if (sort->capacity < sort->nruns)
+	if (sort->nruns == 0)
+		sort->runs = palloc(sizeof(Run));
+	else if ((sort->nruns & (sort->nruns - 1)) == 0)
+		sort->runs = repalloc(sort->runs, 2 * sort->nruns * sizeof(Run));
+	run = &sort->runs[sort->nruns++];
+	memset(run, 0, sizeof(Run));
+	run->position = sort->nwritten;
+	run->nleft = nentries;
+	sort->nwritten += nentries;
+}
+
+/* runs_at_a_time -- how many may be merged with the array as their buffers? */
+static int
+runs_at_a_time(const EntrySort *sort)
+{
+	Size		n = sort->capacity * sort->nwords * sizeof(uint64) / LEAST_BUFFER;
+
+	return (int) Min(Max(n, LEAST_RUNS), INT_MAX);
+}
+
+/* merge_to_longer -- merge as many runs at a time as may be, to runs in another file. */
+static void
+merge_to_longer(EntrySort *sort)
+{
+	MemoryContext old = MemoryContextSwitchTo(GetMemoryChunkContext(sort));
+	int			ntogether = runs_at_a_time(sort);
+	BufFile    *file = BufFileCreateTemp(false);
+	Run		   *runs = sort->runs;
+	int			nruns = sort->nruns;
+
+	sort->nruns = 0;
+	sort->nwritten = 0;
+	for (int first = 0; first < nruns; first += ntogether)
+	{
+		int			n = Min(ntogether, nruns - first);
+		int64		nentries = 0;
+		const uint64 *entry;
+
+		for (int i = first; i < first + n; i++)
+			nentries += runs[i].nleft;
+		begin_merge(sort, &runs[first], n);
+		while ((entry = next_merged(sort)) != NULL)
+			BufFileWrite(file, entry, sort->nwords * sizeof(uint64));
+		end_merge(sort);
+		add_run(sort, nentries);
+	}
+	pfree(runs);
+	BufFileClose(sort->file);
+	sort->file = file;
+	MemoryContextSwitchTo(old);
+}
+
+/* begin_merge -- merge these runs, which share the array as buffers. */
+static void
+begin_merge(EntrySort *sort, Run *runs, int nruns)
+{
+	Assert(sort->heap == NULL && sort->nentries == 0 && nruns > 0);
+	if (sort->capacity < nruns)
 	{
 		MemoryContext context = GetMemoryChunkContext(sort->entries);
 
 		pfree(sort->entries);
-		sort->capacity = sort->nruns;
+		sort->capacity = nruns;
 		sort->entries = MemoryContextAllocHuge(context,
 											   mul_size(sort->capacity, sort->nwords * sizeof(uint64)));
 	}
-	size = sort->capacity / sort->nruns;
-	sort->heap = binaryheap_allocate(sort->nruns, compare_runs, sort);
-	for (int i = 0; i < sort->nruns; i++)
+	sort->buffer_size = Min(sort->capacity / nruns,
+							Max(RUN_BUFFER / (sort->nwords * sizeof(uint64)), 1));
+	sort->heap = binaryheap_allocate(nruns, compare_runs, sort);
+	for (int i = 0; i < nruns; i++)
 	{
-		Run		   *run = &sort->runs[i];
-
-		run->buffer = entry_at(sort, sort->entries, i * size);
-		if (BufFileSeek(run->file, 0, 0, SEEK_SET) != 0)
-			elog(ERROR, "could not rewind a temporary file");
-		if (fill_buffer(sort, run, size))
-			binaryheap_add_unordered(sort->heap, PointerGetDatum(run));
+		runs[i].buffer = entry_at(sort, sort->entries, i * sort->buffer_size);
+		if (fill_buffer(sort, &runs[i]))
+			binaryheap_add_unordered(sort->heap, PointerGetDatum(&runs[i]));
 	}
 	binaryheap_build(sort->heap);
 }
 
+/* next_merged -- the next entry in order, valid until the next call; NULL behind the last one. */
+static const uint64 *
+next_merged(EntrySort *sort)
+{
+	Run		   *run = sort->last;
+
+	CHECK_FOR_INTERRUPTS();
+	if (run != NULL)
+	{
+		if (++run->next < run->nbuffered || fill_buffer(sort, run))
+			binaryheap_replace_first(sort->heap, PointerGetDatum(run));
+		else
+			(void) binaryheap_remove_first(sort->heap);
+	}
+	sort->last = NULL;
+	if (binaryheap_empty(sort->heap))
+		return NULL;
+	sort->last = run = (Run *) DatumGetPointer(binaryheap_first(sort->heap));
+	return entry_at(sort, run->buffer, run->next);
+}
+
+/* end_merge -- another one may begin. */
+static void
+end_merge(EntrySort *sort)
+{
+	binaryheap_free(sort->heap);
+	sort->heap = NULL;
+	sort->last = NULL;
+}
+
 /* fill_buffer -- read on in a run; false if there is no more of it. */
 static bool
-fill_buffer(const EntrySort *sort, Run *run, Size size)
+fill_buffer(const EntrySort *sort, Run *run)
 {
 	Size		entry_size = sort->nwords * sizeof(uint64);
-	Size		n = Min(Min(size, Max(RUN_BUFFER / entry_size, 1)), run->nleft);
+	Size		n = Min(sort->buffer_size, run->nleft);
 
 	run->next = 0;
 	run->nbuffered = n;
 	if (n == 0)
 		return false;
-	BufFileReadExact(run->file, run->buffer, n * entry_size);
+	if (BufFileSeek(sort->file, 0, run->position * entry_size, SEEK_SET) != 0)
+		elog(ERROR, "could not seek in a temporary file");
+	BufFileReadExact(sort->file, run->buffer, n * entry_size);
+	run->position += n;
 	run->nleft -= n;
 	return true;
 }

@@ -22,11 +22,13 @@ MemoryContext CurrentMemoryContext = NULL;
 struct BufFile
 {
 	char	   *data;
+	size_t		room;
 	size_t		size;
 	size_t		position;
 };
 
 static int	open_files = 0;
+static int	most_open_files = 0;
 
 /* GetMemoryChunkContext -- there are no contexts. */
 MemoryContext
@@ -61,6 +63,7 @@ BufFile *
 BufFileCreateTemp(bool interXact)
 {
 	open_files++;
+	most_open_files = Max(most_open_files, open_files);
 	return calloc(1, sizeof(BufFile));
 }
 
@@ -68,7 +71,8 @@ BufFileCreateTemp(bool interXact)
 void
 BufFileWrite(BufFile *file, const void *data, size_t size)
 {
-	file->data = realloc(file->data, file->position + size);
+	if (file->position + size > file->room)
+		file->data = realloc(file->data, file->room = 2 * (file->position + size));
 	memcpy(file->data + file->position, data, size);
 	file->size = file->position += size;
 }

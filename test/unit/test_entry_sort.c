@@ -71,18 +71,19 @@ make_entries(uint64 *entries, int n, int nwords, int tail_bits)
 	}
 }
 
-/* test_all_come_out_in_order -- with any keys, and any number of runs. */
+/* test_all_come_out_in_order -- with any keys, and any number of runs, of which each costs no file. */
 static void
 test_all_come_out_in_order(void)
 {
 	uint64	   *entries = malloc(MOST_ENTRIES * ENTRY_MAX_WORDS * sizeof(uint64));
+	int			most_runs = 0;
 
 	for (int i = 0; i < 600; i++)
 	{
 		int			nwords = unit_number(2, 3);
 		int			tail_bits = nwords == 3 && unit_number(0, 1) ? 64 + 49 : 49;
 		int			n = unit_number(0, 3) ? unit_number(0, 400) : unit_number(0, MOST_ENTRIES);
-		int			nruns = unit_number(1, 20);
+		int			nruns = unit_number(1, unit_number(0, 1) ? 20 : 300);
 		int			capacity = unit_number(0, 1) ? MOST_ENTRIES : Max(n / nruns, 1);
 		EntrySort  *sort = entry_sort_begin(nwords, tail_bits, capacity);
 		const uint64 *entry;
@@ -97,7 +98,8 @@ test_all_come_out_in_order(void)
 			entry_sort_put(sort, entries + j * nwords);
 		}
 		entry_sort_perform(sort);
-		CHECK_EQ(open_files, n > capacity ? (n + capacity - 1) / capacity : 0);
+		CHECK_EQ(open_files, n > capacity ? 1 : 0);
+		most_runs = Max(most_runs, n / capacity);
 		qsort_r(entries, n, nwords * sizeof(uint64), compare_entries, &nwords);
 		ahead = entry_sort_ahead(sort, n / 2);
 		CHECK_EQ(ahead != NULL, n > 0 && n <= capacity);
@@ -112,7 +114,42 @@ test_all_come_out_in_order(void)
 		entry_sort_end(sort);
 		CHECK_EQ(open_files, 0);
 	}
+	CHECK_EQ(most_open_files, 2);
+	CHECK(most_runs > LEAST_RUNS * LEAST_RUNS);
 	free(entries);
+}
+
+/*
+ * test_as_many_runs_are_merged_as_have_buffers
+ *		At a time, and at least a few.
+ */
+static void
+test_as_many_runs_are_merged_as_have_buffers(void)
+{
+	for (int capacity = 1; capacity < 5000; capacity = capacity * 3 + 1)
+		for (int nwords = 2; nwords <= 3; nwords++)
+		{
+			EntrySort  *sort = entry_sort_begin(nwords, 49, capacity);
+			int			ntogether = Max(capacity * nwords * (int) sizeof(uint64) / BLCKSZ, 6);
+			int			nruns = ntogether * 2 + 1;
+			uint64		before = 0;
+			const uint64 *entry;
+
+			unit_case("%d runs of %d entries of %d words", nruns, capacity, nwords);
+			for (int i = 0; i < nruns * capacity; i++)
+			{
+				uint64		put[ENTRY_MAX_WORDS] = {(uint64) i * 7919 % (nruns * capacity) + 1};
+
+				entry_sort_put(sort, put);
+			}
+			entry_sort_perform(sort);
+			CHECK_EQ(sort->nruns, 3);
+			CHECK_EQ(sort->nwritten, nruns * capacity);
+			for (int done = 0; (entry = entry_sort_next(sort)) != NULL; before = entry[0], done++)
+				CHECK(entry[0] >= before && done < nruns * capacity);
+			entry_sort_end(sort);
+			CHECK_EQ(open_files, 0);
+		}
 }
 
 /*
@@ -260,6 +297,7 @@ main(void)
 {
 	unit_seed(44);
 	UNIT_RUN(test_all_come_out_in_order);
+	UNIT_RUN(test_as_many_runs_are_merged_as_have_buffers);
 	UNIT_RUN(test_stretches_are_merged);
 	UNIT_RUN(test_entries_that_are_put_together);
 	UNIT_RUN(test_ties_are_ended);
