@@ -7,15 +7,17 @@ nothing is what all other tests prove, as an audit that fails fails their VACUUM
 import os
 import re
 import stat
+import struct
 
 import psycopg
 import pytest
 
 from cyclone_lab import checks
-from cyclone_lab.background import DEBUG_POINT_LOCK
+from cyclone_lab.background import DEBUG_POINT_LOCK, Parked
 from test_seam import by_engine, said
 
 ROWS = 4000
+BTP_DELETED = 4
 LEFT = 'table "t" is left to PostgreSQL, as an audit has failed on it'
 INDEXES = {
     "btree": "btree (id)",
@@ -461,6 +463,39 @@ def test_inplace_that_puts_entries_of_a_new_btree_out_of_order(t):
     report = said(conn, "VACUUM (FULL INPLACE, VERBOSE) t")
     [(leaves,)] = conn.execute("SELECT pg_relation_size('t_id_idx') / 8192 - 1").fetchall()
     assert int(re.search(r"\naudit: (\d+) pages and", report)[1]) >= leaves
+    assert rows(conn) == before
+    checks.assert_clean(conn, "t")
+
+
+@pytest.mark.parametrize("command", ["FULL", "FULL INPLACE"])
+@pytest.mark.parametrize(("page", "found"), [(bytes(8192), "it was never written"), (None, "it is deleted")], ids=["zeroes", "deleted"])
+def test_new_btree_with_a_page_that_is_none_of_it(cluster, db, t, command, page, found):
+    """Each page of a new file is one of the tree's."""
+    conn = t(None)
+    conn.execute("INSERT INTO t SELECT i FROM generate_series(10000, 60000) i; CREATE INDEX ON t (id); DELETE FROM t WHERE id > 9999 AND id % 3 > 0")
+    before = rows(conn)
+    [(oid,)] = conn.execute("SELECT oid FROM pg_database WHERE datname = current_database()")
+    folder = cluster.data / "base" / str(oid)
+    old = set(folder.iterdir())
+    with Parked(cluster, db, "rewrite-btree-join:leader", 1, f"VACUUM ({command}) t") as vacuum:
+        [index] = [path for path in set(folder.iterdir()) - old if path.stat().st_size > 9 * 8192 and path.read_bytes()[5 * 8192 + 16 :][:2] == b"\xf0\x1f"]
+        with index.open("r+b") as file:
+            file.seek(5 * 8192)
+            image = bytearray(file.read(8192))
+            image[8188] |= BTP_DELETED
+            [(checksum,)] = conn.execute("SELECT page_checksum(%s, 5)", (bytes(image),))
+            struct.pack_into("<h", image, 8, checksum)
+            file.seek(5 * 8192)
+            file.write(page or image)
+        vacuum.release()
+        error = vacuum.wait()
+    assert isinstance(error, psycopg.errors.DataCorrupted)
+    assert "at block 5" in error.diag.message_primary
+    assert f"the page is one of the tree's. The audit's: {found}" in error.diag.message_detail
+    assert rows(conn) == before
+    assert conn.execute("SELECT count(*) FROM pg_index WHERE NOT indisvalid").fetchone() == (0,)
+    conn.execute("SELECT cyclone.autovacuum_reset('t')")
+    conn.execute(f"VACUUM ({command}) t")
     assert rows(conn) == before
     checks.assert_clean(conn, "t")
 

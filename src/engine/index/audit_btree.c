@@ -8,6 +8,9 @@
  * keys are equal.  Copies of pages are compared, so that no page is locked while
  * functions of the operator class run.
  *
+ * Nobody has inserted or deleted anything yet, so each page belongs to the tree: one
+ * that was never written, or is deleted, is a fault as well.
+ *
  * Portions Copyright (c) 2026, the pg_cyclone developers
  *
  *-------------------------------------------------------------------------
@@ -39,7 +42,7 @@ typedef struct BtreeAudit
 	PGAlignedBlock image;
 } BtreeAudit;
 
-static bool audit_block(BtreeAudit *audit, BufferAccessStrategy strategy);
+static void audit_block(BtreeAudit *audit, BufferAccessStrategy strategy);
 static void compare_page(BtreeAudit *audit);
 static bool comes_before(const BtreeAudit *audit, BTScanInsert key, OffsetNumber next);
 static void fail(const BtreeAudit *audit, OffsetNumber off, const char *engine, const char *found);
@@ -82,7 +85,8 @@ audit_new_btree(Relation index, Relation table, const char *command)
 		for (audit->blkno = Max(start, BTREE_METAPAGE + 1); audit->blkno < end; audit->blkno++)
 		{
 			CHECK_FOR_INTERRUPTS();
-			naudited += audit_block(audit, strategy);
+			audit_block(audit, strategy);
+			naudited++;
 		}
 	}
 	FreeAccessStrategy(strategy);
@@ -91,8 +95,8 @@ audit_new_btree(Relation index, Relation table, const char *command)
 	return naudited;
 }
 
-/* audit_block -- look at one of them; false if nothing is on it that must be in order. */
-static bool
+/* audit_block -- look at one of them. */
+static void
 audit_block(BtreeAudit *audit, BufferAccessStrategy strategy)
 {
 	Buffer		buffer = ReadBufferExtended(audit->index, MAIN_FORKNUM, audit->blkno,
@@ -104,12 +108,12 @@ audit_block(BtreeAudit *audit, BufferAccessStrategy strategy)
 	memcpy(page, BufferGetPage(buffer), BLCKSZ);
 	UnlockReleaseBuffer(buffer);
 	if (PageIsNew(page) || P_IGNORE(BTPageGetOpaque(page)))
-		return false;
+		fail(audit, InvalidOffsetNumber, "the page is one of the tree's",
+			 PageIsNew(page) ? "it was never written" : "it is deleted");
 	old = MemoryContextSwitchTo(audit->context);
 	compare_page(audit);
 	MemoryContextSwitchTo(old);
 	MemoryContextReset(audit->context);
-	return true;
 }
 
 /* compare_page -- compare each entry with the next one, and with the high key. */
@@ -167,7 +171,7 @@ comes_before(const BtreeAudit *audit, BTScanInsert key, OffsetNumber next)
 		(key->keysz == natts && key->scantid == NULL && BTreeTupleGetHeapTID(tuple) != NULL);
 }
 
-/* fail -- there are two verdicts on an entry. */
+/* fail -- there are two verdicts on an entry, or on the page. */
 static void
 fail(const BtreeAudit *audit, OffsetNumber off, const char *engine, const char *found)
 {
