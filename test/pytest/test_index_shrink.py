@@ -10,7 +10,8 @@ import pytest
 from conftest import TEMPLATE
 from cyclone_lab import checks
 from cyclone_lab.background import PATIENCE_SECONDS, Background, Parked, time_out_while_parked, wait_until
-from test_rewrite import run_script
+from cyclone_lab.shim import Disk
+from test_rewrite import relation_files, run_script
 
 INPLACE = "VACUUM (FULL INPLACE) t"
 # Of a btree that we build ourselves: the table has been read; all pages are filled, but not all written; they are joined
@@ -63,6 +64,11 @@ def content(conn) -> list[tuple]:
 
 def sizes(conn) -> dict[str, int]:
     return {name: conn.execute("SELECT pg_relation_size(%s::regclass)", (name,)).fetchone()[0] for name in INDEXES}
+
+
+def main_files(cluster, conn) -> set[str]:
+    """Return the relation files of the connection's database without their maps, which come and go."""
+    return {name for name in relation_files(cluster, conn) if "_" not in name}
 
 
 def assert_sound(conn) -> None:
@@ -657,16 +663,78 @@ def test_pages_that_are_read_while_they_are_written(cluster, db, conn, table):
     assert_sound(conn)
 
 
-def test_temporary_files_that_may_not_be_so_large(conn, table):
+def test_temporary_files_that_may_not_be_so_large(cluster, conn, table):
     """The error is as of any sort; nothing is left behind."""
-    conn.execute("SET maintenance_work_mem = '64kB'; SET temp_file_limit = '16kB'")
-    with pytest.raises(psycopg.errors.ConfigurationLimitExceeded):
-        conn.execute(INPLACE)
-    assert conn.execute(INVALID).fetchall() == []
+    conn.execute("SELECT set_config(name, min_val, false) FROM pg_settings WHERE name = 'maintenance_work_mem'")
+    conn.execute("INSERT INTO t (id) SELECT generate_series(100000, 200000); DELETE FROM t WHERE id >= 100000 AND id % 3 = 0")
+    conn.execute("VACUUM t")
+    files, rows = main_files(cluster, conn), content(conn)
+    for limit in ("16kB", "1MB"):
+        conn.execute(f"SET temp_file_limit = '{limit}'")
+        with pytest.raises(psycopg.errors.ConfigurationLimitExceeded):
+            conn.execute(INPLACE)
+        assert conn.execute(INVALID).fetchall() == []
+        assert main_files(cluster, conn) == files
+        assert list((cluster.data / "base" / "pgsql_tmp").glob("*")) == []
+        assert content(conn) == rows
     conn.execute("RESET temp_file_limit")
+    conn.execute("DELETE FROM t WHERE id >= 100000")
     conn.execute(INPLACE)
     assert content(conn) == table
     assert_sound(conn)
+
+
+@pytest.mark.parametrize(("where", "step", "after"), [
+    ("pgsql_tmp", "shrink-build", 0), ("pgsql_tmp", "shrink-scanned", 0),  # runs of entries, and downlinks
+    ("copy", "shrink-scanned", 0), ("copy", "shrink-scanned", 1), ("copy", "rewrite-btree-join", 0),
+])  # fmt: skip
+def test_a_disk_that_is_full(new_cluster, where, step, after):
+    """Of temporary files or of the copy: the command says so, the index stays, nothing is left behind, and the next run makes it small."""
+    cluster = new_cluster()
+    cluster.stop()
+    disk = Disk(cluster)
+    cluster.start()
+    with cluster.connect(TEMPLATE) as conn:
+        conn.execute("CREATE TABLE t (id int) WITH (autovacuum_enabled = off)")
+        conn.execute("INSERT INTO t SELECT generate_series(1, 300000); CREATE INDEX t_id ON t (id); DELETE FROM t WHERE id % 3 = 0")
+        conn.execute("VACUUM t")
+        query = "SELECT count(*), sum(id) FROM t"
+        rows, files = conn.execute(query).fetchone(), main_files(cluster, conn)
+        size = conn.execute("SELECT pg_relation_size('t_id')").fetchone()[0]
+        with Parked(cluster, TEMPLATE, f"{step}:leader", 1, INPLACE, {"maintenance_work_mem": "1MB"}) as vacuum:
+            [(copy,)] = conn.execute("SELECT pg_relation_filepath(oid) FROM pg_class WHERE relname = 't_id_cyclone'").fetchall()
+            with disk.fault([copy if where == "copy" else where], ["write", "allocate"], "ENOSPC", after=after) as seen:
+                vacuum.release()
+                assert isinstance(vacuum.wait(), psycopg.errors.DiskFull), vacuum.messages
+                assert seen().failed == 1
+        assert conn.execute(INVALID).fetchall() == []
+        assert conn.execute(query).fetchone() == rows
+        assert main_files(cluster, conn) == files
+        assert list((cluster.data / "base" / "pgsql_tmp").glob("*")) == []
+        checks.assert_clean(conn, "t")
+        conn.execute(INPLACE)
+        assert conn.execute("SELECT pg_relation_size('t_id')").fetchone()[0] < 0.8 * size
+        assert conn.execute(query).fetchone() == rows
+        checks.assert_clean(conn, "t")
+
+
+def test_a_standby_replays_the_pages_of_a_copy(new_cluster):
+    """And compares them, whether somebody had read them before they were written or not."""
+    primary = new_cluster(wal_consistency_checking="all")
+    with primary.connect(TEMPLATE) as conn, primary.standby({"max_standby_streaming_delay": -1}).start() as standby:
+        run_script(conn, MAKE)
+        before, rows = sizes(conn), content(conn)
+        with Parked(primary, TEMPLATE, "rewrite-btree-join:leader", 1, INPLACE) as vacuum:
+            [(copy,)] = conn.execute("SELECT oid::regclass::text FROM pg_class WHERE relname LIKE '%_cyclone'").fetchall()
+            conn.execute("SELECT get_raw_page(%s, b::int) FROM generate_series(0, pg_relation_size(%s) / 8192 - 1) b", (copy, copy))
+        assert vacuum.error is None
+        assert sizes(conn)["t_pkey"] < 0.8 * before["t_pkey"]
+        standby.wait_for_replay(primary)
+        with standby.connect(TEMPLATE) as reader:
+            assert content(reader) == rows and sizes(reader) == sizes(conn)
+            assert checks.btree_corruption(reader, "t") == []
+        assert "inconsistent page" not in standby.log
+        assert_sound(conn)
 
 
 def test_others_insert_update_and_delete_while_btrees_are_built(cluster, db, conn):

@@ -100,9 +100,11 @@ def pages_of(conn, index: str) -> list[list[bytes]]:
     return levels
 
 
-def assert_as_built_by_core(conn, table: str) -> int:
-    """Compare all btrees of a table with those that PostgreSQL builds of the same rows; return how many leaf pages there were."""
-    names = [name for (name,) in conn.execute("SELECT indexrelid::regclass::text FROM pg_index WHERE indrelid = %s::regclass", (table,))]
+def assert_as_built_by_core(conn, table: str, names: list[str] | None = None) -> int:
+    """Compare all btrees of a table, or those named, with those that PostgreSQL builds of the same rows; return how many leaf pages
+    there were."""
+    if names is None:
+        names = [name for (name,) in conn.execute("SELECT indexrelid::regclass::text FROM pg_index WHERE indrelid = %s::regclass", (table,))]
     ours = {name: pages_of(conn, name) for name in names}
     sizes = {name: conn.execute("SELECT pg_relation_size(%s)", (name,)).fetchone() for name in names}
     checks.assert_clean(conn, table)
@@ -316,6 +318,53 @@ def test_more_entries_than_memory(conn):
     assert_as_built_by_core(conn, "t")
 
 
+@pytest.mark.parametrize(("memory", "workers", "parts", "passes"), [
+    ("64MB", 0, 0, 1),  # all fit
+    ("4500kB", 0, 0, 3),  # two at a time
+    ("1MB", 0, 0, 5),  # none
+    ("1MB", 1, 2, 10),  # for each part
+])  # fmt: skip
+def test_how_often_the_table_is_read(conn, memory, workers, parts, passes):
+    """Once for as many indexes as fit into memory, or for each that wouldn't fit alone."""
+    fill(conn, "t", {"a": "int4", "b": "uuid"}, rows=70_000, distinct=40_000, seed=2)
+    for index in ("(a)", "(b)", "(filler)", "(b DESC)", "(filler, a, filler DESC)"):
+        conn.execute(f"CREATE INDEX ON t {index}")
+    rows = content(conn, "t")
+    said: list[str] = []
+    conn.add_notice_handler(lambda message: said.append(message.message_primary))
+    conn.execute(f"SET maintenance_work_mem = '{memory}'; SET cyclone.debug_btree_parts = {parts}")
+    conn.execute("SET cyclone.debug_point = 'rewrite-index:any:notice'")
+    conn.execute(f"VACUUM (FULL, PARALLEL {workers}) t")
+    conn.execute("RESET cyclone.debug_point")
+    assert sum('"rewrite-index" reached' in message for message in said) == passes
+    assert content(conn, "t") == rows
+    if parts == 0:
+        assert_as_built_by_core(conn, "t")
+    checks.assert_clean(conn, "t")
+
+
+@pytest.mark.parametrize(("workers", "parts"), [(0, 0), (2, 0), (2, 3)])
+def test_temporary_files_that_may_not_be_so_large(cluster, conn, workers, parts):
+    """In whichever process: the statement fails, nothing is left of it, and the next one does as if it hadn't been."""
+    fill(conn, "t", {"a": "int4", "b": "uuid"}, rows=120_000, distinct=40_000, seed=3)
+    for index in ("(a)", "(b DESC)", "(filler)"):
+        conn.execute(f"CREATE INDEX ON t {index}")
+    conn.execute(f"SET maintenance_work_mem = '1MB'; SET cyclone.debug_btree_parts = {parts}")
+    before, files = content(conn, "t"), relation_files(cluster, conn)
+    for limit in ("16kB", "500kB"):
+        conn.execute(f"SET temp_file_limit = '{limit}'")
+        with pytest.raises(psycopg.errors.ConfigurationLimitExceeded):
+            conn.execute(f"VACUUM (FULL, PARALLEL {workers}) t")
+        assert content(conn, "t") == before
+        assert relation_files(cluster, conn).keys() == files.keys()
+        assert list((cluster.data / "base" / "pgsql_tmp").glob("*")) == []
+    conn.execute("RESET temp_file_limit")
+    checks.assert_clean(conn, "t")
+    conn.execute(f"VACUUM (FULL, PARALLEL {workers}) t")
+    assert content(conn, "t") == before
+    checks.assert_clean(conn, "t")
+
+
 def private_memory(pid: int) -> int:
     """Return how much memory of its own a process has, in bytes, with what it has given back since it had the most."""
     lines = [line.split() for line in Path(f"/proc/{pid}/status").read_text().splitlines()]
@@ -366,6 +415,23 @@ def test_all_processes_together_keep_to_their_memory(large, memory, workers, par
         checks.assert_clean(conn, "t")
 
 
+@pytest.mark.parametrize("memory", [64, 1024])
+def test_full_inplace_keeps_to_its_memory(large, memory):
+    """When the table has been read, the entries of its first index are all there, or in files; when they are sorted, too."""
+    with large.connect() as conn:
+        conn.execute("DROP TABLE IF EXISTS bloated; CREATE TABLE bloated (id int, u uuid) WITH (autovacuum_enabled = off)")
+        conn.execute("INSERT INTO bloated SELECT i, md5(i::text)::uuid FROM generate_series(1, 900000) i")
+        conn.execute("CREATE INDEX ON bloated (u); DELETE FROM bloated WHERE id % 3 = 0")
+    settings = {"maintenance_work_mem": f"{memory}MB", "cyclone.debug_point": "shrink-scanned:leader:wait rewrite-btree-part:leader:wait"}
+    with Parked(large, "postgres", "shrink-scanned:leader", 1, "VACUUM (FULL INPLACE) bloated", settings) as vacuum:
+        while_scanned = private_memory(vacuum.pid)
+        vacuum.step()
+        assert 8 << 20 < while_scanned < private_memory(vacuum.pid) < (memory + 22) << 20
+    assert vacuum.error is None
+    with large.connect() as conn:
+        checks.assert_clean(conn, "bloated")
+
+
 def test_a_disk_that_is_full(prefix):
     """Of temporary files or of the new ones: the statement fails, nothing is left of it, and the table is what it was."""
     with Cluster.create(prefix, {**CONFIG, "maintenance_work_mem": "1MB"}) as cluster:
@@ -377,14 +443,19 @@ def test_a_disk_that_is_full(prefix):
             conn.execute("INSERT INTO t SELECT i, hashint4(i) FROM generate_series(1, 60000) i")
             conn.execute("CREATE INDEX ON t (a); CREATE INDEX ON t (b)")
             before, files = content(conn, "t"), relation_files(cluster, conn)
-            for paths, after in ((["pgsql_tmp"], 0), (["pgsql_tmp"], 5), (["base/"], 8), (["base/"], 20)):
+            for paths, after, workers, parts in (
+                (["pgsql_tmp"], 0, 0, 0), (["pgsql_tmp"], 5, 0, 0), (["base/"], 8, 0, 0), (["base/"], 20, 0, 0),
+                (["pgsql_tmp"], 0, 2, 0), (["pgsql_tmp"], 5, 2, 0), (["pgsql_tmp"], 0, 2, 2), (["base/"], 20, 2, 2),
+            ):  # fmt: skip
+                conn.execute(f"SET cyclone.debug_btree_parts = {parts}")
                 with disk.fault(paths, ["write", "allocate"], "ENOSPC", after=after) as seen:
                     with pytest.raises(psycopg.errors.DiskFull):
-                        conn.execute("VACUUM (FULL, PARALLEL 0) t")
+                        conn.execute(f"VACUUM (FULL, PARALLEL {workers}) t")
                     assert seen().failed == 1
                 assert content(conn, "t") == before
                 assert relation_files(cluster, conn).keys() == files.keys()
                 assert list((cluster.data / "base" / "pgsql_tmp").glob("*")) == []
+            conn.execute("SET cyclone.debug_btree_parts = 0")
             conn.execute("VACUUM (FULL, PARALLEL 0) t")
             assert_as_built_by_core(conn, "t")
 

@@ -16,6 +16,7 @@ from cyclone_lab import build, checks
 from cyclone_lab.background import Background, Parked, wait_until
 from cyclone_lab.files import missing_files, stray_files, wait_for_cleaning
 from test_guards import HELD_BY_DISK, SHORT, one, pace_of, retain_wal
+from test_key_sets import assert_rewritten_as_by_core, of_sets
 from test_neighbours import CATALOGS as NEIGHBOUR_CATALOGS
 from test_neighbours import hear, pages, pretend, refusal, told
 from test_options import verdict
@@ -66,6 +67,11 @@ def test_what_is_left_to_the_server(base):  # noqa: F811
             else:
                 assert "finished rewriting" in said, table
     assert left == {*LEFT_TO_SERVER, "pg_toast.pg_toast_1255"}
+
+
+@of_sets
+def test_btrees_on_random_keys(conn, seed):
+    assert_rewritten_as_by_core(conn, seed, "REPACK")
 
 
 def make_menagerie(conn) -> None:
