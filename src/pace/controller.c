@@ -236,7 +236,8 @@ pause_seconds(const Controller *controller)
  *		Is VACUUM at rest, to learn how fast others are without it?
  *
  * The effect of what VACUUM did lasts for a moment, so the first step of a rest doesn't
- * count.
+ * count.  Intervals are uneven, by the golden ratio, or rests would always meet the same
+ * part of a load that comes as often as they do.
  */
 static bool
 rests(Controller *controller, const ControllerInput *input)
@@ -246,7 +247,9 @@ rests(Controller *controller, const ControllerInput *input)
 	controller->since_rest += input->seconds;
 	if (!controller->resting)
 	{
-		if (controller->since_rest < (Min(controller->nrests, RESTS) + 1) * ALONE_SECONDS)
+		double		uneven = 0.5 + fmod(controller->nrests * 0.618034 + 0.5, 1);
+
+		if (controller->since_rest < (Min(controller->nrests, RESTS) + 1) * uneven * ALONE_SECONDS)
 			return false;
 		controller->resting = true;
 		controller->rest_seconds = -input->seconds;

@@ -116,14 +116,14 @@ pace_give_place(void)
 	return !pace_is_leader() && parking_give_place(&my_pace.shared->parking);
 }
 
-/* pace_begin_work -- this process takes part in a phase. */
+/* pace_begin_work -- this process takes part in a phase; what workers have used before isn't the leader's. */
 void
 pace_begin_work(void)
 {
 	Assert(!my_pace.at_work);
 	count_at_work(1);
 	my_pace.at_work = true;
-	my_pace.awake_since = now_ns();
+	process_reset(now_ns());
 }
 
 /* pace_end_work -- it is through with it. */

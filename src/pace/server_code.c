@@ -34,7 +34,7 @@
 /* The server's limit and delay (ms) if there is nothing to sleep for */
 #define NO_LIMIT			100000000
 #define NO_DELAY			0.001
-/* The delay (ms) if a guard holds the process, after a page or so each time */
+/* The delay (ms) if a guard holds the process, after a page or so each time; and the longest */
 #define WAITING_DELAY		250.0
 
 static void leave_it_to_server(void);
@@ -94,6 +94,8 @@ pace_in_server_code(void)
 	pace_look_around(now);
 	pace_tick_if_due(now);
 	until = process_pay(now);
+	/* nothing wakes it in there: the rest is paid later */
+	until = Min(until, now + (uint64) (WAITING_DELAY * NS_PER_MS));
 	if (until < now + LEAST_NAP_NS)
 	{
 		have_server_sleep(0);
