@@ -229,6 +229,7 @@ def resumed(folder: Path, circumstances: dict, result: Result) -> list[HotRun]:
     [old] = saved["results"]
     for name, now, then in (
         *((name, circumstances[name], saved["circumstances"][name]) for name in ("commit", "PostgreSQL", "CPU", "data in", "settings")),
+        ("memory left", _memory_left(circumstances), _memory_left(saved["circumstances"])),
         ("table", [result.scenario.about, result.rows], [old["scenario"]["about"], old["rows"]]),
     ):
         if now != then:
@@ -244,6 +245,11 @@ def resumed(folder: Path, circumstances: dict, result: Result) -> list[HotRun]:
         for run in old["runs"]
     ]  # fmt: skip
     return [HotRun(**{**run, "contender": Contender(**run["contender"])}) for run in json.loads((folder / "hot.json").read_text())]
+
+
+def _memory_left(circumstances: dict) -> str:
+    """Return the words of main about how much memory was left; "" if none was held."""
+    return circumstances.get("memory held", "").partition(", ")[2]
 
 
 def all_contenders(options: argparse.Namespace) -> list[Contender]:
@@ -276,10 +282,10 @@ def main() -> int:
 
     more = make_hot_table(options.hot * 1024) if options.hot else ()
     with made(scenario, prefix, config, rows=rows, base=options.base, say=say, more=more, kept=options.keep) as (original, result):
-        hot_runs = resumed(options.results, circumstances, result) if options.resume else []
         held = hold_memory(options.left) if options.left else None
         if held:
             circumstances["memory held"] = f"{len(held) / GIBIBYTE:.1f} GB, so that {options.left:g} GB were left for all else"
+        hot_runs = resumed(options.results, circumstances, result) if options.resume else []
         circumstances["GB in all"] = f"{sum(file.stat().st_size for file in data_files(original)) / GIBIBYTE:.1f}"
         try:
             measure(original, result, hot_runs, options, say, lambda: save_numbers(options.results, circumstances, result, hot_runs))

@@ -104,6 +104,9 @@ def test_bench_goes_on_where_it_was_interrupted(bench, kept, monkeypatch, tmp_pa
         bench(f"--keep={kept}", "--resume", "--size=0.01")
     with pytest.raises(RuntimeError, match="another settings"):
         bench(f"--keep={kept}", "--resume", "--set", "work_mem=8MB")
+    monkeypatch.setattr(large, "hold_memory", lambda left: b"some")
+    with pytest.raises(RuntimeError, match="another memory left"):
+        bench(f"--keep={kept}", "--resume", "--left=1")
 
 
 def interrupted_after(calls: int, function):
