@@ -38,6 +38,9 @@ extern bool index_copy_create(IndexCopy *copy, Relation rel, Oid index);
  */
 extern int64 index_copy_build(const IndexCopy *copy);
 
+/* Add the rows of transactions that didn't maintain it, and that the active snapshot sees. */
+extern void index_copy_validate(const IndexCopy *copy);
+
 /*
  * Tell standbys that no snapshot may need any more what it lacks, which is so on this
  * server.  The copy has what XIDs from this one on have deleted.  To be done before it takes

@@ -535,7 +535,7 @@ validate(Shrink *shrink)
 	DEBUG_POINT("shrink-validate");
 	progress_phase(PROGRESS_INPLACE_REINDEX, 0);
 	progress_index(shrink->index, 0);
-	validate_index(shrink->table, shrink->copy.copy, GetActiveSnapshot());
+	index_copy_validate(&shrink->copy);
 	xmin = GetActiveSnapshot()->xmin;
 	shrink->unseen_xid = GetActiveSnapshot()->xmax;
 	transaction_end();

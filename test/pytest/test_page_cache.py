@@ -423,6 +423,22 @@ def test_inplace(server, sparse, setting, workers):
     checks.assert_clean(conn, "m")
 
 
+@pytest.mark.parametrize("column", ["id", "(id + 0)"])
+def test_inplace_with_an_index_that_it_shrinks(server, sparse, column):
+    """Built by our own sort, or by the server; for both all of the table is read twice."""
+    conn, _ = sparse
+    conn.execute("INSERT INTO m SELECT i, repeat('x', 1500) FROM generate_series(20001, 36000) i")
+    conn.execute(f"CREATE INDEX m_btree ON m ({column})")
+    [(file,)] = conn.execute("SELECT pg_relation_filenode('m_btree')")
+    conn.execute("DELETE FROM m WHERE id % 3 > 0")
+    files = forget(server, conn, "m")
+    conn.execute("SET cyclone.preserve_page_cache = on")
+    conn.execute("VACUUM (FULL INPLACE) m")
+    assert conn.execute("SELECT pg_relation_filenode('m_btree')").fetchone() != (file,)
+    assert cached(files)["m"] < 0.5 and seen(server).waited == 0, cached(files)
+    checks.assert_clean(conn, "m")
+
+
 @pytest.mark.parametrize("call", CALLS)
 @pytest.mark.parametrize("statement", ["VACUUM (FULL, PARALLEL 2) m", "VACUUM (FULL INPLACE, PARALLEL 2) m"])
 def test_a_call_that_fails_ends_no_full(server, sparse, call, statement):
