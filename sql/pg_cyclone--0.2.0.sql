@@ -870,6 +870,9 @@ CREATE TABLE compaction_policies (
     CHECK ((relation IS NULL) <> (pattern IS NULL))
 );
 
+-- A publication of all tables has this one, too, and then the server wants to know which row is deleted.
+ALTER TABLE compaction_policies REPLICA IDENTITY FULL;
+
 COMMENT ON TABLE compaction_policies IS
 'Policies of compaction for a table, or for all tables that a pattern stands for; where a column is null the setting counts. A table''s own row counts, or else that of the longest pattern. Owners of tables have the function cyclone.compaction_policy; patterns are for the owner of this table. pg_dump dumps it with the rights of the role that runs it, so every role may read it.';
 COMMENT ON COLUMN compaction_policies.relation IS 'The table; it may be renamed';
@@ -956,6 +959,10 @@ WITH indexes AS MATERIALIZED (
     FROM pg_catalog.pg_index x
     JOIN pg_catalog.pg_class i ON i.oid = x.indexrelid
     GROUP BY x.indrelid
+), patterns AS MATERIALIZED (
+    SELECT q AS policy
+    FROM cyclone.compaction_policies q
+    WHERE q.pattern IS NOT NULL
 )
 SELECT c.oid::pg_catalog.regclass AS relation,
        v.reason,
@@ -989,13 +996,17 @@ LEFT JOIN pg_catalog.pg_class t ON t.oid = c.reltoastrelid
 LEFT JOIN indexes i ON i.indrelid = c.oid
 LEFT JOIN indexes j ON j.indrelid = c.reltoastrelid
 LEFT JOIN cyclone.compaction_state s ON s.relid = c.oid
+LEFT JOIN cyclone.compaction_policies o ON o.relation = c.oid
 LEFT JOIN LATERAL (
-    SELECT q AS policy
-    FROM cyclone.compaction_policies q
-    WHERE q.relation = c.oid OR cyclone.compaction_matches(q.pattern, n.nspname, c.relname)
-    ORDER BY q.relation IS NULL, pg_catalog.length(q.pattern) DESC, q.pattern
+    SELECT q.policy
+    FROM patterns q
+    WHERE o.relation IS NULL AND cyclone.compaction_matches((q.policy).pattern, n.nspname, c.relname)
+    ORDER BY pg_catalog.length((q.policy).pattern) DESC, (q.policy).pattern
     LIMIT 1
-) p ON true
+) l ON true
+CROSS JOIN LATERAL (
+    SELECT CASE WHEN o.relation IS NULL THEN l.policy ELSE o END AS policy
+) p
 CROSS JOIN LATERAL (
     SELECT (c.relpages + coalesce(t.relpages, 0) + coalesce(i.pages, 0) + coalesce(j.pages, 0))::bigint
            * pg_catalog.current_setting('block_size')::bigint AS size,

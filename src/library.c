@@ -98,6 +98,7 @@ library_worker_settings(void)
 		{"synchronous_commit", "local"},
 		{"default_transaction_isolation", "read committed"},
 		{"default_transaction_read_only", "off"}, {"default_transaction_deferrable", "off"},
+		{"restrict_nonsystem_relation_kind", ""},
 	};
 
 	Assert(AmBackgroundWorkerProcess());

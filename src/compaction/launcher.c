@@ -9,10 +9,11 @@
  *
  * While a worker is at a table it may be anywhere in VACUUM.  So the launcher watches
  * for it: does the window end, was it changed, was compaction switched off, is the WAL of
- * the day used up, does a session wait for a lock that the worker has?  If so, the
- * launcher ends the work at that table, by the signal that pg_cancel_backend sends.  That
- * is right at any moment, as committed moves stay.  VACUUM takes some locks for a moment
- * only, so sessions that have waited for less than WAIT_MS don't count.
+ * the day used up, does a session wait for a lock that the worker has, or the worker for
+ * long for one that a session has?  If so, the launcher ends the work at that table, by
+ * the signal that pg_cancel_backend sends.  That is right at any moment, as committed
+ * moves stay.  VACUUM takes some locks for a moment only, so sessions that have waited
+ * for less than WAIT_MS don't count.
  *
  * To see which sessions wait takes the locks of all partitions of the lock table, as
  * reading pg_locks does.  So the launcher first looks, without any lock, whether a
@@ -44,6 +45,7 @@
 #include "storage/latch.h"
 #include "storage/lock.h"
 #include "storage/proc.h"
+#include "storage/procarray.h"
 #include "tcop/tcopprot.h"
 #include "utils/guc.h"
 #include "utils/memutils.h"
@@ -59,9 +61,13 @@
 #define START_MS	60000
 /* After the launcher has ended the next one comes no earlier than this. */
 #define RESTART_MS	5000
+/* Workers are started no sooner after each other, as autovacuum's: there may be thousands of databases. */
+#define START_PAUSE_MS	100
 /* How often to look while a worker is at a table; how long a session must have waited to count */
 #define WATCH_MS	100
 #define WAIT_MS		200
+/* How long a worker waits for a lock at most: no owner of a table keeps it from all others */
+#define PATIENCE_MS	10000
 
 /* The last visit of a database */
 typedef struct Visit
@@ -81,15 +87,15 @@ static bool wal_is_left(void);
 static bool window_has_ended(const CompactionSlot *slot);
 static bool usual_hours_are_over(void);
 static bool is_in_the_way(const CompactionSlot *slot);
+static bool waits_in_vain(const CompactionSlot *slot);
 static bool database_has_waiter(const CompactionSlot *slot);
 static bool waits_for(const LockInstanceData *waiter, const LockData *locks, int pid);
 static void stop_slot(CompactionSlot *slot, const CompactionSlot *seen, bool on_time);
-static void visit_next(void);
+static bool visit_next(void);
 static bool slot_is_busy(const CompactionSlot *slot, TimestampTz now);
 static CompactionSlot *free_slot(TimestampTz now);
-static Oid	next_database(TimestampTz now);
-static List *databases(void);
-static Visit *visit_of(Oid database);
+static Visit *next_visit(TimestampTz now);
+static void find_databases(void);
 static bool start_worker(CompactionSlot *slot, Oid database, TimestampTz now);
 
 /* pg_cyclone_compaction_launcher -- the entry of the process. */
@@ -117,6 +123,7 @@ pg_cyclone_compaction_launcher(Datum arg)
 	{
 		bool		are_there;
 		bool		are_at_tables;
+		bool		comes_soon;
 
 		CHECK_FOR_INTERRUPTS();
 		if (ConfigReloadPending)
@@ -126,13 +133,12 @@ pg_cyclone_compaction_launcher(Datum arg)
 		}
 		MemoryContextSwitchTo(context);
 		watch_slots(&are_there, &are_at_tables);
-		if (cyclone_compaction)
-			visit_next();
-		else if (!are_there)
+		comes_soon = !cyclone_compaction || !visit_next();
+		if (!cyclone_compaction && !are_there)
 			proc_exit(0);
 		MemoryContextReset(context);
 		(void) WaitLatch(MyLatch, WL_LATCH_SET | WL_TIMEOUT | WL_EXIT_ON_PM_DEATH,
-						 are_at_tables || !cyclone_compaction ? WATCH_MS : DEBUG_LIMIT(compaction_visit, COMPACTION_VISIT_MS / 10),
+						 are_at_tables || comes_soon ? WATCH_MS : DEBUG_LIMIT(compaction_visit, COMPACTION_VISIT_MS / 10),
 						 own_wait_event(&wait_event, "CycloneCompactionLauncher"));
 		ResetLatch(MyLatch);
 	}
@@ -172,7 +178,7 @@ watch_slots(bool *are_there, bool *are_at_tables)
 		*are_at_tables = true;
 		if (!cyclone_compaction || !may_write || window_has_ended(&seen))
 			stop_slot(slot, &seen, true);
-		else if (is_in_the_way(&seen))
+		else if (is_in_the_way(&seen) || waits_in_vain(&seen))
 			stop_slot(slot, &seen, false);
 	}
 }
@@ -253,6 +259,35 @@ is_in_the_way(const CompactionSlot *slot)
 	return false;
 }
 
+/*
+ * waits_in_vain
+ *		Has a worker waited for a lock on a relation for long?  It takes the one on the table
+ *		without waiting, but the table's owner may lock an index alone.
+ */
+static bool
+waits_in_vain(const CompactionSlot *slot)
+{
+	const PGPROC *proc = BackendPidGetProc(slot->pid);
+	TimestampTz now = GetCurrentTimestamp();
+	LockData   *locks;
+
+	Assert(slot->pid != 0 && OidIsValid(slot->relid));
+
+	if (proc == NULL || proc->waitStatus != PROC_WAIT_STATUS_WAITING)
+		return false;
+	locks = GetLockStatusData();
+	for (int i = 0; i < locks->nelements; i++)
+	{
+		const LockInstanceData *lock = &locks->locks[i];
+
+		if (lock->pid == slot->pid && lock->waitLockMode != NoLock &&
+			lock->locktag.locktag_type == LOCKTAG_RELATION &&
+			lock->waitStart != 0 && now - lock->waitStart >= PATIENCE_MS * INT64CONST(1000))
+			return true;
+	}
+	return false;
+}
+
 /* database_has_waiter -- does a process in its database wait for a lock?  Without any lock. */
 static bool
 database_has_waiter(const CompactionSlot *slot)
@@ -309,21 +344,28 @@ stop_slot(CompactionSlot *slot, const CompactionSlot *seen, bool on_time)
 	LWLockRelease(compaction_shared->lock);
 }
 
-/* visit_next -- start workers, as long as there is a place and a database. */
-static void
+/*
+ * visit_next
+ *		Start workers, as long as there is a place and a database.  Returns false if it is too
+ *		early for that.
+ */
+static bool
 visit_next(void)
 {
+	static TimestampTz last_start = 0;
 	TimestampTz now = GetCurrentTimestamp();
 	CompactionSlot *slot;
-	Oid			database;
+	Visit	   *visit;
 
-	while ((slot = free_slot(now)) != NULL &&
-		   OidIsValid(database = next_database(now)))
+	if (!compaction_is_over(last_start, now, START_PAUSE_MS))
+		return false;
+	while ((slot = free_slot(now)) != NULL && (visit = next_visit(now)) != NULL)
 	{
-		visit_of(database)->at = now;
-		if (!start_worker(slot, database, now))
+		visit->at = last_start = now;
+		if (!start_worker(slot, visit->database, now))
 			break;
 	}
+	return true;
 }
 
 /* slot_is_busy -- has it a worker, or one that is starting?  Under the lock. */
@@ -358,40 +400,54 @@ free_slot(TimestampTz now)
 	return busy < cyclone_compaction_workers ? found : NULL;
 }
 
-/* next_database -- the one to be visited now, with no worker in it; invalid if there is none. */
-static Oid
-next_database(TimestampTz now)
+/* next_visit -- of the database to be visited now, with no worker in it; NULL if there is none. */
+static Visit *
+next_visit(TimestampTz now)
 {
 	Visit	   *best = NULL;
+	Oid			busy[COMPACTION_MAX_WORKERS];
 
-	foreach_oid(database, databases())
+	LWLockAcquire(compaction_shared->lock, LW_SHARED);
+	for (int i = 0; i < COMPACTION_MAX_WORKERS; i++)
 	{
-		Visit	   *visit = visit_of(database);
+		const CompactionSlot *slot = &compaction_shared->slots[i];
+
+		busy[i] = slot_is_busy(slot, now) ? slot->database : InvalidOid;
+	}
+	LWLockRelease(compaction_shared->lock);
+
+	find_databases();
+	for (int i = 0; i < nvisits; i++)
+	{
+		Visit	   *visit = &visits[i];
 		bool		is_busy = false;
 
-		LWLockAcquire(compaction_shared->lock, LW_SHARED);
-		for (int i = 0; i < COMPACTION_MAX_WORKERS; i++)
-			is_busy |= compaction_shared->slots[i].database == database &&
-				slot_is_busy(&compaction_shared->slots[i], now);
-		LWLockRelease(compaction_shared->lock);
+		for (int j = 0; j < COMPACTION_MAX_WORKERS; j++)
+			is_busy |= busy[j] == visit->database;
 		if (!is_busy &&
 			compaction_is_over(visit->at, now, DEBUG_LIMIT(compaction_visit, COMPACTION_VISIT_MS)) &&
 			(best == NULL || visit->at < best->at))
 			best = visit;
 	}
-	return best != NULL ? best->database : InvalidOid;
+	return best;
 }
 
-/* databases -- list those that are to be visited, and forget the others. */
-static List *
-databases(void)
+/*
+ * find_databases
+ *		Find those that are to be visited, and forget the others.  There may be thousands, so
+ *		visits are in the order of databases.
+ */
+static void
+find_databases(void)
 {
 	MemoryContext context = CurrentMemoryContext;
 	List	   *found = NIL;
 	Relation	pg_database;
 	SysScanDesc scan;
 	HeapTuple	tuple;
-	int			nleft = 0;
+	Visit	   *before = visits;
+	int			nbefore = nvisits;
+	int			next = 0;
 
 	Assert(!IsTransactionState());
 	SetCurrentStatementStartTimestamp();
@@ -416,33 +472,18 @@ databases(void)
 	CommitTransactionCommand();
 	MemoryContextSwitchTo(context);
 
-	for (int i = 0; i < nvisits; i++)
-	{
-		if (list_member_oid(found, visits[i].database))
-			visits[nleft++] = visits[i];
-	}
-	nvisits = nleft;
-	/* room for all, so that pointers stay valid while others are looked up */
-	visits = visits == NULL ? MemoryContextAlloc(TopMemoryContext, (list_length(found) + 1) * sizeof(Visit)) :
-		repalloc(visits, (Max(list_length(found), nvisits) + 1) * sizeof(Visit));
+	list_sort(found, list_oid_cmp);
+	visits = MemoryContextAlloc(TopMemoryContext, (list_length(found) + 1) * sizeof(Visit));
+	nvisits = 0;
 	foreach_oid(database, found)
-		(void) visit_of(database);
-	return found;
-}
-
-/* visit_of -- the last visit of a database that databases() has listed. */
-static Visit *
-visit_of(Oid database)
-{
-	Assert(OidIsValid(database) && visits != NULL);
-	for (int i = 0; i < nvisits; i++)
 	{
-		if (visits[i].database == database)
-			return &visits[i];
+		while (next < nbefore && before[next].database < database)
+			next++;
+		visits[nvisits].database = database;
+		visits[nvisits++].at = next < nbefore && before[next].database == database ? before[next].at : 0;
 	}
-	visits[nvisits].database = database;
-	visits[nvisits].at = 0;
-	return &visits[nvisits++];
+	if (before != NULL)
+		pfree(before);
 }
 
 /*

@@ -47,7 +47,6 @@
 #include "postmaster/bgworker.h"
 #include "postmaster/interrupt.h"
 #include "storage/ipc.h"
-#include "storage/lmgr.h"
 #include "storage/proc.h"
 #include "tcop/tcopprot.h"
 #include "tcop/utility.h"
@@ -67,6 +66,7 @@
 #include "compaction/compaction.h"
 #include "compaction/decision.h"
 #include "compaction/objects.h"
+#include "compaction/table_locks.h"
 #include "debug_point.h"
 #include "guards/guards.h"
 #include "history/history.h"
@@ -130,7 +130,6 @@ static void read_hours(Table *table, HeapTuple row, TupleDesc desc, int hours, i
 static double double_of(HeapTuple row, TupleDesc desc, int column, double otherwise);
 static void compact_table(Table *table);
 static void prepare_run(Table *table);
-static bool lock_table(Oid relid);
 static const char *why_not_possible(Oid relid);
 static void run(Table *table, void (*routine) (Table *), RunResult *result);
 static void measure(const Table *table, TimestampTz start, RunResult *result);
@@ -268,8 +267,10 @@ tidy_up(void)
 	objects_run_sql("DELETE FROM cyclone.compaction_state s"
 					" WHERE NOT EXISTS (SELECT FROM pg_class c WHERE c.oid = s.relid)",
 					0, NULL, NULL, NULL);
-	objects_run_sql("DELETE FROM cyclone.compaction_policies p WHERE p.relation IS NOT NULL"
-					" AND NOT EXISTS (SELECT FROM pg_class c WHERE c.oid = p.relation)",
+	/* a row may be an open transaction's: its table's owner writes it */
+	objects_run_sql("DELETE FROM cyclone.compaction_policies p WHERE p.relation IN"
+					" (SELECT q.relation FROM cyclone.compaction_policies q WHERE q.relation IS NOT NULL"
+					" AND NOT EXISTS (SELECT FROM pg_class c WHERE c.oid = q.relation) FOR UPDATE SKIP LOCKED)",
 					0, NULL, NULL, NULL);
 	objects_run_sql("UPDATE cyclone.compaction_state SET ended_at = now(), began_at = NULL, error = NULL,"
 					" outcome = CASE WHEN $1 AND began_at < pg_postmaster_start_time() THEN 'stopped' ELSE 'killed' END,"
@@ -495,35 +496,13 @@ prepare_run(Table *table)
 {
 	table->size = -1;
 	objects_begin(OBJECTS_SOON_MS);
-	table->is_locked = !lock_table(table->relid);
+	table->is_locked = !compaction_lock_table(table->relid, ShareUpdateExclusiveLock);
 	if (!table->is_locked)
 		table->why_not = why_not_possible(table->relid);
 	if (!table->is_locked && table->why_not == NULL)
 		note_begin(table);
 	objects_end();
 	table->size = size_of(table->relid);
-}
-
-/*
- * lock_table
- *		Lock a table and its TOAST table, which autovacuum vacuums by itself, without waiting;
- *		false if that can't be done.  A run without the TOAST table may win next to nothing.
- */
-static bool
-lock_table(Oid relid)
-{
-	HeapTuple	tuple;
-	Oid			toast = InvalidOid;
-
-	if (!ConditionalLockRelationOid(relid, ShareUpdateExclusiveLock))
-		return false;
-	tuple = SearchSysCache1(RELOID, ObjectIdGetDatum(relid));
-	if (HeapTupleIsValid(tuple))
-	{
-		toast = ((Form_pg_class) GETSTRUCT(tuple))->reltoastrelid;
-		ReleaseSysCache(tuple);
-	}
-	return !OidIsValid(toast) || ConditionalLockRelationOid(toast, ShareUpdateExclusiveLock);
 }
 
 /* why_not_possible -- why the table, which is locked, can't be compacted; NULL if it can. */
@@ -699,14 +678,14 @@ measure(const Table *table, TimestampTz start, RunResult *result)
 	result->wal = (int64) wal_of_table;
 }
 
-/* size_of -- the total size; -1 if the table is gone or somebody has locked it.  Outside of any transaction. */
+/* size_of -- the total size; -1 if the table is gone or somebody has locked a part of it.  Outside of any transaction. */
 static int64
 size_of(Oid relid)
 {
 	int64		size = -1;
 
 	StartTransactionCommand();
-	if (ConditionalLockRelationOid(relid, AccessShareLock) && get_rel_name(relid) != NULL)
+	if (compaction_lock_table(relid, AccessShareLock))
 		size = DatumGetInt64(DirectFunctionCall1(pg_total_relation_size, ObjectIdGetDatum(relid)));
 	CommitTransactionCommand();
 	MemoryContextSwitchTo(visit_context);

@@ -85,7 +85,9 @@ guards_is_urgent(GuardedVacuum *vacuum)
 {
 	TransactionId next = ReadNextTransactionId();
 	TransactionId xid_limit = next - autovacuum_freeze_max_age;
-	MultiXactId multi_limit;
+	MultiXactId multi_limit,
+				next_multi,
+				oldest_multi;
 
 	Assert(vacuum != NULL);
 	if (pg_atomic_read_u32(&vacuum->is_urgent) != 0)
@@ -93,10 +95,14 @@ guards_is_urgent(GuardedVacuum *vacuum)
 	if (next - TransamVariables->oldestXid >
 		Max(vacuum_failsafe_age, autovacuum_freeze_max_age * 1.05))
 		return true;
+	ReadMultiXactIdRange(&oldest_multi, &next_multi);
+	if (next_multi - oldest_multi >
+		Max(vacuum_multixact_failsafe_age, autovacuum_multixact_freeze_max_age * 1.05))
+		return true;
 	if (!TransactionIdIsNormal(vacuum->relfrozenxid))
 		return false;
 	/* autovacuum's limit: the more members there are, the lower it is */
-	multi_limit = ReadNextMultiXactId() -
+	multi_limit = next_multi -
 		DEBUG_LIMIT(multixact_limit, MultiXactMemberFreezeThreshold());
 	if (xid_limit < FirstNormalTransactionId)
 		xid_limit -= FirstNormalTransactionId;

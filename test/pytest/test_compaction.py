@@ -792,6 +792,7 @@ def test_settings_of_a_database_do_not_matter(server):
     settings = {
         "role": "pg_read_all_stats", "search_path": "nowhere", "statement_timeout": "1ms", "lock_timeout": "1ms",
         "default_transaction_read_only": "on", "default_transaction_isolation": "serializable", "default_transaction_deferrable": "on",
+        "restrict_nonsystem_relation_kind": "view, foreign-table",
     }  # fmt: skip
     with server.connect() as conn:
         for name, value in settings.items():
@@ -1080,3 +1081,69 @@ def test_reader_never_waits_for_long(server):
         reader = Background(server.cluster, server.db, "SELECT * FROM t")
         reader.finish()
     server.wait_for(last_outcome="done")
+
+
+@pytest.mark.once
+def test_publication_of_all_tables(server):
+    """It publishes the extension's tables, too, and the server refuses to delete from one whose rows it can't name."""
+    with server.connect() as conn:
+        conn.execute("CREATE PUBLICATION everything FOR ALL TABLES")
+        policy(conn, "threshold => 20")
+        policy(conn, "threshold => 25")
+        server.on()
+        server.wait_for(last_outcome="done")
+
+
+@pytest.mark.once
+def test_policy_of_a_dropped_table_in_a_transaction(roles):
+    """Its owner has changed it in a transaction that goes on; no worker waits for that."""
+    with roles.connect(user="compaction_owner") as owner, roles.connect(user="compaction_owner") as second, roles.connect() as conn:
+        make(conn, "u")
+        policy(owner, "threshold => 50")
+        owner.execute("BEGIN")
+        policy(owner, "threshold => 60")
+        second.execute("DROP TABLE t")
+        roles.on()
+        wait_until(lambda: roles.row("u")["sampled_at"] or roles.row("u")["last_outcome"], "a sample, or a run")
+        owner.execute("ROLLBACK")
+        wait_until(lambda: conn.execute("SELECT count(*) FROM cyclone.compaction_policies").fetchall() == [(0,)], "the end of its policy")
+
+
+@pytest.mark.once
+def test_view_is_cheap_with_a_policy_for_each_table(roles):
+    """Each owner of tables may set as many policies, so the view doesn't look at all of them for each table."""
+    number = 40
+    with roles.connect(user="compaction_owner") as owner, roles.connect() as conn:
+        conn.execute("GRANT CREATE ON SCHEMA public TO compaction_owner")
+        for i in range(number):
+            owner.execute(f"CREATE TABLE u{i} (); SELECT cyclone.compaction_policy('u{i}', false)")
+        conn.execute("ANALYZE cyclone.compaction_policies, pg_class")
+        [([plan],)] = conn.execute("EXPLAIN (ANALYZE, FORMAT JSON) SELECT * FROM cyclone.compaction_details").fetchall()
+
+        def looked_at(node: dict) -> float:
+            own = node["Actual Rows"] + node.get("Rows Removed by Filter", 0) if node.get("Relation Name") == "compaction_policies" else 0
+            return own * node["Actual Loops"] + sum(looked_at(child) for child in node.get("Plans", []))
+
+        assert number <= looked_at(plan["Plan"]) <= 4 * number
+        assert conn.execute("SELECT count(*) FROM cyclone.compaction_details WHERE NOT enabled").fetchall() == [(number,)]
+
+
+@pytest.mark.once
+@pytest.mark.parametrize("point", ["", "compaction-run"])
+def test_index_that_is_locked(roles, point):
+    """The owner of a table locks an index alone, before a run or in its midst: no other table waits for the end of that transaction."""
+    with roles.connect(user="compaction_owner") as owner, roles.connect() as conn:
+        make(conn, "u")
+        conn.execute("SELECT cyclone.compaction_policy('u', false)")
+        owner.execute("BEGIN")
+        lock = "ALTER INDEX t_pkey SET TABLESPACE pg_default"
+        if point:
+            with roles.parked(point):
+                owner.execute(lock)
+        else:
+            owner.execute(lock)
+            roles.on()
+        conn.execute("SELECT cyclone.compaction_policy('u')")
+        roles.wait_for("u", last_outcome="done")
+        roles.wait_for("t", last_outcome="gave way")
+        owner.execute("ROLLBACK")

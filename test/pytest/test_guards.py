@@ -474,6 +474,30 @@ def test_an_emergency_of_multixact_members(cluster, db, conn):
     assert_done(conn, before)
 
 
+@pytest.mark.once
+def test_an_emergency_of_another_tables_multixacts(new_cluster):
+    """A table is so old by its multixact IDs that the failsafe would come: no VACUUM of any table stands still, as each may have its worker."""
+    cluster = new_cluster(autovacuum="off", autovacuum_multixact_freeze_max_age=10_000, vacuum_multixact_failsafe_age=0)
+    with cluster.connect("postgres") as conn, cluster.connect("postgres") as other:
+        conn.execute("CREATE EXTENSION pg_cyclone")
+        checks.create_extensions(conn)
+        conn.execute("CREATE TABLE locked AS SELECT 1 AS id; CREATE PROCEDURE lock(times int) LANGUAGE plpgsql AS"
+                     " $$BEGIN FOR i IN 1..times LOOP PERFORM FROM locked FOR KEY SHARE; COMMIT; END LOOP; END$$")  # fmt: skip
+        conn.execute("CREATE TABLE old AS SELECT 1 AS id")
+        with cluster.connect("postgres") as holder:
+            other.execute("BEGIN; LOCK TABLE old IN SHARE UPDATE EXCLUSIVE MODE")  # keeps autovacuum away
+            holder.execute("BEGIN")
+            holder.execute("SELECT FROM locked FOR KEY SHARE")
+            conn.execute("CALL lock(10600)")
+            holder.execute("ROLLBACK")
+        conn.execute("CREATE TABLE young AS SELECT generate_series(1, 10) i")
+        with Parked(cluster, "postgres", "heap-scan:any", 1, "VACUUM (FREEZE, DISABLE_PAGE_SKIPPING) young") as vacuum:
+            conn.execute("SET cyclone.debug_multixact_limit = 1000000000")  # the table's own age is no reason
+            assert_cannot_be_paused(conn, vacuum)
+        other.execute("ROLLBACK")
+        checks.assert_clean(conn, "young")
+
+
 def test_ddl_passes_a_paused_autovacuum(new_cluster, pg_major):
     """It is cancelled by who wants to lock the table, as it is when it isn't paused."""
     # paused autovacuums of template1 would take the places of all workers
