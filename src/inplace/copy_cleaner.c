@@ -114,21 +114,22 @@ copy_cleaner_start(Oid table, Oid copy)
 /*
  * copy_cleaner_find -- see copy_cleaner.h.
  *
- * Most tables have no invalid index, and that is known without looking at the catalogs.  A copy
- * that nobody maintains isn't in the list.
+ * Most tables have neither an invalid index nor one with such a name, and that is known without
+ * looking at the catalogs.  A copy that nobody maintains isn't in the list.
  */
 void
 copy_cleaner_find(Relation rel)
 {
-	bool		has_invalid = false;
+	bool		may_have_one = false;
 
 	Assert(IsTransactionState() && ActiveSnapshotSet());
 	Assert(CheckRelationLockedByMe(rel, ShareUpdateExclusiveLock, true));
 	if (RelationUsesLocalBuffers(rel))
 		return;
 	foreach_oid(index, RelationGetIndexList(rel))
-		has_invalid |= !get_index_isvalid(index);
-	if (!has_invalid)
+		may_have_one |= !get_index_isvalid(index) ||
+		strstr(get_rel_name(index), INDEX_COPY_LABEL) != NULL;
+	if (!may_have_one)
 		return;
 	foreach_oid(copy, index_copies_of(RelationGetRelid(rel)))
 		if (!has_owner(copy))
@@ -287,6 +288,8 @@ look(Cleaning *cleaning)
 	is_gone = !is_there(leftover);
 	if (is_gone)
 		 /* nothing to do */ ;
+	else if (index_copy_is_valid(leftover->copy))
+		is_gone = drop(leftover);
 	else if (!index_copy_is_dead(leftover->copy))
 	{
 		if (others_lock_soon(leftover->table, ShareUpdateExclusiveLock))
@@ -316,15 +319,14 @@ is_there(const Leftover *leftover)
 static bool
 drop(const Leftover *leftover)
 {
-	if (!others_lock_soon(leftover->table, ShareUpdateExclusiveLock))
+	char	   *name = get_rel_name(leftover->copy);
+
+	if (!index_copy_drop(leftover->table, leftover->copy))
 		return false;
-	if (is_there(leftover))
-	{
+	if (name != NULL)
 		ereport(LOG,
 				(errmsg("dropping index \"%s\", an unfinished copy that a VACUUM (FULL INPLACE) has left",
-						get_rel_name(leftover->copy))));
-		index_copy_drop(leftover->copy);
-	}
+						name)));
 	return true;
 }
 

@@ -17,9 +17,14 @@
  * and entries that are added later may share a posting list, as row versions of the
  * same row do in each unique index.
  *
- * The copy is never valid, so no query uses it.  It depends on the index, and is
+ * The copy isn't valid, so no query uses it.  It depends on the index, and is
  * dropped with it.  No other index does that, so that is how we know one that was
- * left over.
+ * left over.  It doesn't depend on columns: ALTER TABLE would make each index of a
+ * column anew that gets another type, and the copy would be an index of its own then.
+ *
+ * A statement that builds all of a table's indexes anew, as TRUNCATE does, makes each of
+ * them valid, a copy that was left over, too.  Queries may use that from then on.  So it
+ * is dropped under an exclusive lock.
  *
  * Btrees of plain keys are built by our own sort (concurrent_build.c), all else by the
  * server.
@@ -65,6 +70,7 @@
 #include "file_cache.h"
 #include "index_build/concurrent_build.h"
 #include "inplace/index_copy.h"
+#include "others.h"
 #include "rewrite/swap.h"
 #include "transaction.h"
 
@@ -109,7 +115,7 @@ index_copy_create(IndexCopy *copy, Relation rel, Oid index)
 	copy->table = RelationGetRelid(rel);
 	copy->index = index;
 	copy->index_file = original->rd_rel->relfilenode;
-	name = ChooseRelationName(RelationGetRelationName(original), NULL, "cyclone",
+	name = ChooseRelationName(RelationGetRelationName(original), NULL, INDEX_COPY_LABEL,
 							  RelationGetNamespace(original), false);
 
 	become_owner(rel, &saved);
@@ -117,6 +123,8 @@ index_copy_create(IndexCopy *copy, Relation rel, Oid index)
 	become_user_again(&saved);
 	index_close(original, NoLock);
 
+	(void) deleteDependencyRecordsForClass(RelationRelationId, copy->copy, RelationRelationId,
+										   DEPENDENCY_AUTO);
 	ObjectAddressSet(of, RelationRelationId, copy->copy);
 	ObjectAddressSet(on, RelationRelationId, index);
 	recordDependencyOn(&of, &on, DEPENDENCY_AUTO);
@@ -341,7 +349,7 @@ index_copies_of(Oid table)
 	{
 		Form_pg_index form = (Form_pg_index) GETSTRUCT(tuple);
 
-		if (!form->indisvalid && is_copy(form->indexrelid))
+		if (is_copy(form->indexrelid))
 			copies = lappend_oid(copies, form->indexrelid);
 	}
 	systable_endscan(scan);
@@ -358,7 +366,7 @@ index_copy_set_dead(Oid table, Oid copy)
 
 	if (!SearchSysCacheExists1(INDEXRELID, ObjectIdGetDatum(copy)))
 		return false;
-	if (!index_copy_is_dead(copy))
+	if (!index_copy_is_valid(copy) && !index_copy_is_dead(copy))
 		index_concurrently_set_dead(table, copy);
 	return true;
 }
@@ -380,18 +388,33 @@ index_copy_is_dead(Oid copy)
 }
 
 /* index_copy_drop -- see index_copy.h. */
-void
-index_copy_drop(Oid copy)
+bool
+index_copy_drop(Oid table, Oid copy)
 {
+	bool		was_valid = index_copy_is_valid(copy);
 	ObjectAddress address;
 
 	Assert(ActiveSnapshotSet());
 
-	if (!SearchSysCacheExists1(RELOID, ObjectIdGetDatum(copy)))
-		return;
+	if (!others_lock_soon(table, was_valid ? AccessExclusiveLock : ShareUpdateExclusiveLock))
+		return false;
+	if (!is_copy(copy))
+		return true;
+	if (!was_valid && !index_copy_is_dead(copy))
+		return false;
 	ObjectAddressSet(address, RelationRelationId, copy);
 	performDeletion(&address, DROP_RESTRICT,
 					PERFORM_DELETION_CONCURRENT_LOCK | PERFORM_DELETION_INTERNAL);
+	return true;
+}
+
+/* index_copy_is_valid -- see index_copy.h. */
+bool
+index_copy_is_valid(Oid copy)
+{
+	Assert(IsTransactionState());
+
+	return SearchSysCacheExists1(INDEXRELID, ObjectIdGetDatum(copy)) && get_index_isvalid(copy);
 }
 
 /* make_plain -- a copy is not unique any more, before others see that it is maintained. */
@@ -437,7 +460,7 @@ is_as_noted(const IndexCopy *copy)
 	return is_so;
 }
 
-/* is_copy -- does an index that isn't valid depend on another one? */
+/* is_copy -- does an index depend on another one? */
 static bool
 is_copy(Oid index)
 {

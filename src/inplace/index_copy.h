@@ -13,6 +13,9 @@
 #include "storage/relfilelocator.h"
 #include "utils/relcache.h"
 
+/* What the name of each copy has, unless somebody gives it another one */
+#define INDEX_COPY_LABEL	"cyclone"
+
 /* An index and its copy */
 typedef struct IndexCopy
 {
@@ -59,12 +62,18 @@ extern bool index_copy_swap(const IndexCopy *copy);
 extern List *index_copies_of(Oid table);
 
 /*
- * Have no session maintain a copy any more; false if it is gone.  Only a dead copy may be
- * dropped, and only when all transactions have ended that have the table locked at the
- * commit.
+ * Have no session maintain a copy any more, unless it has become valid; false if it is gone.
  */
 extern bool index_copy_set_dead(Oid table, Oid copy);
 extern bool index_copy_is_dead(Oid copy);
-extern void index_copy_drop(Oid copy);
+extern bool index_copy_is_valid(Oid copy);
+
+/*
+ * Drop a copy that is dead, when all transactions have ended that had the table locked at
+ * the commit; or one that has become valid.  Takes the lock on the table itself, which is
+ * an AccessExclusiveLock in the latter case.  Returns false if it doesn't get that, or if
+ * the copy is neither.
+ */
+extern bool index_copy_drop(Oid table, Oid copy);
 
 #endif							/* CYCLONE_INDEX_COPY_H */

@@ -768,8 +768,8 @@ wait_for_users(Shrink *shrink, int patience_ms)
 
 /*
  * drop_dead
- *		Drop a copy that nobody maintains, if nobody may have it open any more; if that
- *		can't be done, warn, and leave it to a worker.
+ *		Drop a copy that nobody maintains, if nobody may have it open any more, or one that
+ *		has become valid; if that can't be done, warn, and leave it to a worker.
  *
  * Called and returns outside any transaction.
  */
@@ -778,9 +778,8 @@ drop_dead(Shrink *shrink, Oid copy, OthersEnd users)
 {
 	Assert(!IsTransactionState());
 	transaction_begin(true);
-	if (users == OTHERS_GONE && others_lock_soon(shrink->table, ShareUpdateExclusiveLock) &&
-		index_copy_is_dead(copy))
-		index_copy_drop(copy);
+	if (users == OTHERS_GONE && index_copy_drop(shrink->table, copy))
+		 /* it is gone */ ;
 	else if (get_rel_name(copy) != NULL)
 	{
 		bool		is_cleaned = copy_cleaner_start(shrink->table, copy);

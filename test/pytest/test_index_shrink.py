@@ -36,6 +36,7 @@ MAKE = f"""
 """
 INDEXES = ("t_pkey", "t_pos", "t_expr", "t_some", "t_hash", "t_gin", "t_gist")
 INVALID = "SELECT indexrelid::regclass::text FROM pg_index WHERE NOT (indisvalid AND indisready AND indislive)"
+COPIES = "SELECT indexrelid::regclass::text FROM pg_index WHERE indexrelid::regclass::text LIKE '%\\_cyclone%'"
 # All that hangs on the indexes, but for their files
 LOOKS = """
     SELECT i.*, c.relname, c.reloptions, pg_get_indexdef(c.oid), obj_description(c.oid, 'pg_class'),
@@ -74,6 +75,7 @@ def main_files(cluster, conn) -> set[str]:
 def assert_sound(conn) -> None:
     """Nothing is left over, the table is clean, and each index leads to each row, unique ones to just one."""
     assert conn.execute(INVALID).fetchall() == []
+    assert conn.execute(COPIES).fetchall() == []
     conn.execute("VACUUM (INDEX_CLEANUP on) t")
     checks.assert_clean(conn, "t")
     for name in ("t_pkey", "t_pos", "t_expr", "t_some"):
@@ -140,7 +142,10 @@ def test_others_write_as_ever(cluster, db, conn, table, step):
     assert_sound(conn)
 
 
-@pytest.mark.parametrize("statement", ["ANALYZE t", "ALTER TABLE t ADD COLUMN more int", "LOCK TABLE t", "CREATE INDEX ON t (note)"])
+@pytest.mark.parametrize(
+    "statement",
+    ["ANALYZE t", "ALTER TABLE t ADD COLUMN more int", "ALTER TABLE t ALTER COLUMN id TYPE bigint", "LOCK TABLE t", "CREATE INDEX ON t (note)"],
+)
 @pytest.mark.parametrize("step", ["shrink-wait", "shrink-swap"])
 def test_a_transaction_that_used_the_table_may_lock_it(cluster, db, conn, table, step, statement):
     """It would be a deadlock if it was waited for in a queue; here the index is left as it is."""
@@ -432,6 +437,33 @@ def test_a_leftover_goes_with_its_index(cluster, db, conn, table, no_cleaner):
     assert conn.execute(INVALID).fetchall() == []
 
 
+@pytest.mark.parametrize("end", ["FULL INPLACE", "a worker"])
+@pytest.mark.parametrize("statement", ["TRUNCATE t", "VACUUM (FULL) t", "REINDEX TABLE t"])
+def test_a_leftover_that_was_built_anew_is_dropped_all_the_same(cluster, db, conn, table, no_cleaner, statement, end):
+    """What builds all of a table's indexes anew makes each of them valid."""
+    with Parked(cluster, db, "shrink-validate:leader", 1, INPLACE) as vacuum:
+        conn.execute("SELECT pg_terminate_backend(%s)", (vacuum.pid,))
+        vacuum.wait()
+    conn.execute(statement)
+    assert conn.execute(COPIES).fetchall() == [("t_pkey_cyclone",)]
+    assert conn.execute(INVALID).fetchall() == []
+    [(advice,)] = conn.execute("SELECT array_to_string(advice, ' ') FROM cyclone.advice WHERE relation = 't'::regclass").fetchall()
+    assert "Index t_pkey_cyclone was left by a VACUUM (FULL INPLACE) that ended early" in advice
+    if end == "FULL INPLACE":
+        conn.execute(INPLACE)
+    else:
+        with cluster.connect(db) as reader:
+            reader.execute("BEGIN; SELECT FROM t LIMIT 1")
+            conn.execute(f"ALTER DATABASE {db} RESET cyclone.debug_point")
+            conn.execute("VACUUM t")
+            cleaner = "SELECT FROM pg_stat_activity WHERE backend_type = 'pg_cyclone cleaner' AND wait_event = 'CycloneOtherTransactions'"
+            wait_until(lambda: conn.execute(cleaner).fetchall() != [], "that it waits for the reader")
+            assert conn.execute(COPIES).fetchall() == [("t_pkey_cyclone",)]
+        wait_until(lambda: conn.execute(COPIES).fetchall() == [], "the end of the copy")
+    assert content(conn) == ([] if statement == "TRUNCATE t" else table)
+    assert_sound(conn)
+
+
 def test_an_index_that_others_change_meanwhile_is_left_to_them(cluster, db, conn, table):
     with Parked(cluster, db, "shrink-swap:leader", 1, INPLACE) as vacuum:
         conn.execute("ALTER INDEX t_pkey RENAME TO t_key")
@@ -571,7 +603,9 @@ def test_on_a_table_that_is_always_in_use_the_lock_is_queued_for(cluster, db, co
     checks.assert_clean(conn, "t")
 
 
-@pytest.mark.parametrize("statement", ["ANALYZE t", "CREATE INDEX t_new ON t (note)", "DROP TABLE t"])
+@pytest.mark.parametrize(
+    "statement", ["ANALYZE t", "CREATE INDEX t_new ON t (note)", "ALTER TABLE t ALTER COLUMN id TYPE bigint", "TRUNCATE t", "DROP TABLE t"]
+)
 def test_in_the_queue_it_has_nothing_locked(cluster, db, conn, table, statement):
     """A session that is waited for may lock the table in any mode, and change it."""
     settings = {"cyclone.debug_queue_age": 600_000, "cyclone.index_wait": "30s"}
@@ -587,7 +621,7 @@ def test_in_the_queue_it_has_nothing_locked(cluster, db, conn, table, statement)
         assert "others have locked or dropped the table meanwhile" in str(vacuum.error) or any("others have changed" in message for message in vacuum.messages)
         return
     assert vacuum.error is None and not any("bloated" in message for message in vacuum.messages), vacuum.messages
-    assert content(conn) == table
+    assert content(conn) == ([] if statement == "TRUNCATE t" else table)
     assert_sound(conn)
 
 
