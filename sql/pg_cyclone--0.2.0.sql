@@ -1284,7 +1284,7 @@ LEFT JOIN holder h ON true
 LEFT JOIN cyclone.unused_indexes() u ON u.relid = b.oid
 LEFT JOIN (
     SELECT x.indrelid, pg_catalog.array_agg(CASE WHEN d.objid IS NOT NULL
-               THEN pg_catalog.format('Index %s was left by a VACUUM (FULL INPLACE) that ended early, and is not needed: DROP INDEX. The next one of %s drops it, too.',
+               THEN pg_catalog.format('Index %s was left by a VACUUM (FULL INPLACE) that ended early, and is not needed: DROP INDEX. As long as nothing hangs on it the next one of %s drops it, too.',
                                       x.indexrelid::pg_catalog.regclass, x.indrelid::pg_catalog.regclass)
                ELSE pg_catalog.format('Index %s is invalid (pg_index): no query uses it, but each change of a row may have to maintain it: DROP INDEX, or REINDEX INDEX CONCURRENTLY.',
                                       x.indexrelid::pg_catalog.regclass) END ORDER BY x.indexrelid) AS advice

@@ -24,7 +24,7 @@
  *
  * A statement that builds all of a table's indexes anew, as TRUNCATE does, makes each of
  * them valid, a copy that was left over, too.  Queries may use that from then on.  So it
- * is dropped under an exclusive lock.
+ * is dropped under an exclusive lock, unless somebody has made use of it.
  *
  * Btrees of plain keys are built by our own sort (concurrent_build.c), all else by the
  * server.
@@ -89,6 +89,7 @@ static int64 audit_copy(Relation rel, Relation index, const TableKey *key);
 static void make_plain(Oid copy);
 static bool is_as_noted(const IndexCopy *copy);
 static bool is_copy(Oid index);
+static bool is_needed(Form_pg_index form);
 
 /* index_copy_create -- see index_copy.h. */
 bool
@@ -349,7 +350,7 @@ index_copies_of(Oid table)
 	{
 		Form_pg_index form = (Form_pg_index) GETSTRUCT(tuple);
 
-		if (is_copy(form->indexrelid))
+		if (is_copy(form->indexrelid) && !is_needed(form))
 			copies = lappend_oid(copies, form->indexrelid);
 	}
 	systable_endscan(scan);
@@ -486,4 +487,17 @@ is_copy(Oid index)
 	systable_endscan(scan);
 	table_close(pg_depend, AccessShareLock);
 	return is_so;
+}
+
+/*
+ * is_needed
+ *		Does something hang on a copy that has become valid, and was perhaps left while it was
+ *		unique?
+ */
+static bool
+is_needed(Form_pg_index form)
+{
+	return form->indisvalid &&
+		(form->indisreplident || get_rel_relispartition(form->indexrelid) ||
+		 get_index_ref_constraints(form->indexrelid) != NIL);
 }

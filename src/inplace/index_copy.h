@@ -58,7 +58,10 @@ extern void index_copy_end_snapshots_on_standbys(const IndexCopy *copy, Transact
  */
 extern bool index_copy_swap(const IndexCopy *copy);
 
-/* The copies of a table's indexes that are left over, in the present context. */
+/*
+ * The copies of a table's indexes that are left over, and that nobody has made use of since;
+ * in the present context.
+ */
 extern List *index_copies_of(Oid table);
 
 /*

@@ -464,6 +464,22 @@ def test_a_leftover_that_was_built_anew_is_dropped_all_the_same(cluster, db, con
     assert_sound(conn)
 
 
+def test_a_leftover_that_others_make_use_of_stays(cluster, db, conn, table, no_cleaner):
+    with Parked(cluster, db, "shrink-build:leader", 1, INPLACE) as vacuum:
+        conn.execute("SELECT pg_terminate_backend(%s)", (vacuum.pid,))
+        vacuum.wait()
+    conn.execute("REINDEX TABLE t; ALTER TABLE t REPLICA IDENTITY USING INDEX t_pkey_cyclone")
+    conn.execute("CREATE TABLE refers (id int REFERENCES t)")
+    conn.execute(f"ALTER DATABASE {db} RESET cyclone.debug_point")
+    conn.execute("VACUUM t")
+    conn.execute(INPLACE)
+    assert conn.execute("SELECT indisreplident FROM pg_index WHERE indexrelid = 't_pkey_cyclone'::regclass").fetchall() == [(True,)]
+    conn.execute("ALTER TABLE t REPLICA IDENTITY DEFAULT; DROP TABLE refers")
+    conn.execute(INPLACE)
+    assert content(conn) == table
+    assert_sound(conn)
+
+
 def test_an_index_that_others_change_meanwhile_is_left_to_them(cluster, db, conn, table):
     with Parked(cluster, db, "shrink-swap:leader", 1, INPLACE) as vacuum:
         conn.execute("ALTER INDEX t_pkey RENAME TO t_key")
