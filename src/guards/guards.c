@@ -26,8 +26,9 @@
  * is bounded.  It also ends when it would become dangerous: when the table is so old
  * that autovacuum would come to prevent wraparound, and couldn't, because of our lock.
  * The failsafe comes much later.  A vacuum of such a table can't be paused, and none can
- * while any database is as old as vacuum_failsafe_age or vacuum_multixact_failsafe_age.  Requests to cancel are served as
- * ever, so autovacuum still gives way to sessions that want to lock the table.
+ * while any database is as old as vacuum_failsafe_age or vacuum_multixact_failsafe_age.
+ * Requests to cancel are served as ever, so autovacuum still gives way to sessions that
+ * want to lock the table.
  *
  * The server's code (routines of other access methods) can't be told to wait.  While
  * it deletes it asks us for each entry, and there its own delay point is told to sleep

@@ -399,7 +399,8 @@ index_copy_drop(Oid table, Oid copy)
 
 	if (!others_lock_soon(table, was_valid ? AccessExclusiveLock : ShareUpdateExclusiveLock))
 		return false;
-	if (!is_copy(copy))
+	/* it may be gone, or be somebody's own by now */
+	if (!list_member_oid(index_copies_of(table), copy))
 		return true;
 	if (!was_valid && !index_copy_is_dead(copy))
 		return false;
