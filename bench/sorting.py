@@ -85,6 +85,7 @@ def main() -> None:
         program = compiled(prefix, Path(folder))
         cluster.start()
         with cluster.connect() as conn:
+            conn.prepare_threshold = None  # each table t has columns of its own
             for kind, expressions in KINDS.items():
                 for n in options.sizes:
                     conn.execute(f"CREATE UNLOGGED TABLE t AS SELECT {expressions} FROM generate_series(1::bigint, {n}) i")

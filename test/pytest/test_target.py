@@ -105,12 +105,13 @@ def test_vacuums_with_one_target_share_one_budget(cluster, db, conn):
     make_slow_table(conn)
     make_slow_table(conn, "u")
     target = hard_target()
+    price = {"cyclone.debug_price": 4}  # as slow as need be: rates are those of some naps, and with SLOW each takes ten seconds and more
     conn.execute("CREATE TABLE other WITH (fillfactor = 10) AS SELECT generate_series(1, 1000) i")
     with Load(cluster, db, BUSY, 4):
-        first, row = at_the_floor(cluster, db, conn, target)
+        first, row = at_the_floor(cluster, db, conn, target, price)
         assert row["shared_by"] == 1 and row["budget"] < FIRST_BUDGET
         statement = f"VACUUM (PARALLEL 0, LATENCY_TARGET '{target}') u"
-        with Parked(cluster, db, "heap-scan:any", 1, statement, SLOW) as second:
+        with Parked(cluster, db, "heap-scan:any", 1, statement, price) as second:
             row = rows_by_pid(conn)[second.pid]
             assert row["shared_by"] == 2
             assert row["limited_by"] == "floor" and row["budget"] < FIRST_BUDGET, "it begins where the other one is"
@@ -118,7 +119,7 @@ def test_vacuums_with_one_target_share_one_budget(cluster, db, conn):
 
             def rates_share_the_budget():
                 rows = [rows_by_pid(conn)[vacuum.pid] for vacuum in (first, second)]
-                rates = [row["rate"] * SLOW["cyclone.debug_price"] / row["budget"] for row in rows]
+                rates = [row["rate"] * price["cyclone.debug_price"] / row["budget"] for row in rows]
                 return min(rates) > 0.1 and sum(rates) < 1.5
 
             wait_until(rates_share_the_budget, "one budget's time by both")
