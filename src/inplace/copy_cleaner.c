@@ -127,8 +127,12 @@ copy_cleaner_find(Relation rel)
 	if (RelationUsesLocalBuffers(rel))
 		return;
 	foreach_oid(index, RelationGetIndexList(rel))
+	{
+		char	   *name = get_rel_name(index);
+
 		may_have_one |= !get_index_isvalid(index) ||
-		strstr(get_rel_name(index), INDEX_COPY_LABEL) != NULL;
+			(name != NULL && strstr(name, INDEX_COPY_LABEL) != NULL);
+	}
 	if (!may_have_one)
 		return;
 	foreach_oid(copy, index_copies_of(RelationGetRelid(rel)))
