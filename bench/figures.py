@@ -373,28 +373,30 @@ def keep_large(result: dict) -> dict:
     return {"circumstances": result["circumstances"], "scenario": scenario, "runs": runs}
 
 
-def large_times(saved: dict) -> dict[tuple[str, int, str], tuple[float, float]]:
-    """Return of each contender the median of its seconds, and how many times as fast as PostgreSQL at its best it was."""
+def large_times(saved: dict) -> dict[tuple[str, int, str], tuple[float, list[float]]]:
+    """Return of each contender, PostgreSQL first, the median of its seconds, and how many times as fast as PostgreSQL at its best it was
+    in each round, sorted.
+    """
     seconds: dict[tuple[str, int, str], list[float]] = {}
     for run in sorted(saved["runs"], key=lambda run: run["round"]):
         seconds.setdefault((run["engine"], run["workers"], run["page_cache"]), []).append(run["seconds"])
     best = min((took for (engine, *_), took in seconds.items() if engine == "core"), key=median)
-    return {look: (median(mine), median(core / ours for core, ours in zip(best, mine, strict=True))) for look, mine in seconds.items()}
+    return {look: (median(mine), sorted(core / ours for core, ours in zip(best, mine, strict=True)))
+            for look, mine in sorted(seconds.items())}  # fmt: skip
 
 
 def large_lines(saved: dict) -> list[str]:
     one, facts = saved["scenario"], saved["circumstances"]
     held = f", held of it {facts['memory held']}" if "memory held" in facts else ""
     lines = [f"{one['about'][0].upper()}{one['about'][1:]}; {one['rows']:,} rows, {one['heap_bytes'] // MB:,} + {one['index_bytes'] // MB:,} MB;"
-             f" memory {facts['memory']}{held}; medians of {max(run['round'] for run in saved['runs'])} rounds:", "",
+             f" memory {facts['memory']}{held}; medians of {max(run['round'] for run in saved['runs'])} rounds, and of the ratio in"
+             " each:", "",
              "| VACUUM | seconds | against PostgreSQL at its best |", "|---|---|---|"]  # fmt: skip
-    looks = large_times(saved)
-    for engine, workers, setting in dict.fromkeys((run["engine"], run["workers"], run["page_cache"]) for run in saved["runs"]):
-        took, times_as_fast = looks[engine, workers, setting]
+    for (engine, workers, setting), (took, ratios) in large_times(saved).items():
         name = "PostgreSQL" if engine == "core" else "pg_cyclone"
         option = f", `cyclone.preserve_page_cache = {setting}`" if engine != "core" and setting != "auto" else ""
         lines.append(f"| {name}, `PARALLEL {workers}`{option} | {took:.1f} |"
-                     f" {times(times_as_fast)} |")  # fmt: skip
+                     f" {times(median(ratios))} ({ratios[0]:.2f}–{ratios[-1]:.2f}) |")  # fmt: skip
     return lines
 
 
@@ -405,7 +407,7 @@ def large_short_lines(saved: dict) -> list[str]:
     lines = ["| scenario | PostgreSQL | pg_cyclone, 1 process | leader and 1 worker |", "|---|---|---|---|"]
     for setting, name in (("auto", "a table larger than memory, on a disk"), ("off", "the same, `cyclone.preserve_page_cache = off`")):
         if ("pg_cyclone", 0, setting) in looks:
-            ours = (f"{looks['pg_cyclone', workers, setting][1]:.1f} ×" for workers in (0, 1))
+            ours = (f"{median(looks['pg_cyclone', workers, setting][1]):.1f} ×" for workers in (0, 1))
             lines.append(f"| {name} | {best:.1f} s | {' | '.join(ours)} |")
     return lines
 
