@@ -96,7 +96,7 @@ def visibility_map_errors(conn: psycopg.Connection, heap: str) -> list[str]:
 # second pass over the heap.
 _HEAP_ROOTS = """
     roots AS MATERIALIZED (
-        SELECT format('(%%s,%%s)', block, lp)::tid AS tid
+        SELECT block, lp, format('(%%s,%%s)', block, lp)::tid AS tid
         FROM generate_series(0, pg_relation_size(%(heap)s::regclass) / current_setting('block_size')::int - 1) block,
              heap_page_items(get_raw_page(%(heap)s::text, block))
         WHERE lp_flags = 2 OR lp_flags = 1 AND t_infomask2 & 32768 = 0 OR lp_flags = 3 AND %(between_passes)s
@@ -176,28 +176,30 @@ def dangling_index_entries(conn: psycopg.Connection, heap: str, *, between_passe
     rows = conn.execute(
         f"""
         WITH {_HEAP_ROOTS}
-        SELECT index, block, itemoffset, entries.tid::text
+        SELECT index, entries.block, itemoffset, entries.tid::text
         FROM ({" UNION ALL ".join(of_index)}) entries (index, block, itemoffset, tid) LEFT JOIN roots ON roots.tid = entries.tid
         WHERE roots.tid IS NULL
         """,
         parameters,
     ) if of_index else ()  # fmt: skip
     problems = [f"index {index}, block {block}, item {item} dangles: {tid}" for index, block, item, tid in rows]
-    for index in _indexes(conn, heap, "gin"):
-        found = list(gin.entries(gin.read_pages(conn, index)))
-        tids = [f"({block},{offset})" for block, offset in {entry.tid for entry in found}]
-        rows = conn.execute(
-            f"WITH {_HEAP_ROOTS} SELECT found.tid::text FROM unnest(%(tids)s::tid[]) found (tid) LEFT JOIN roots USING (tid)"
-            " WHERE roots.tid IS NULL",
-            {"heap": heap, "tids": tids, "between_passes": between_passes},
-        )
-        dangling = {tid for (tid,) in rows}
-        problems += [
-            f"index {index}, block {entry.block}, item {entry.item} dangles: ({entry.tid[0]},{entry.tid[1]})"
-            for entry in found
-            if f"({entry.tid[0]},{entry.tid[1]})" in dangling
-        ]
+    indexes = _indexes(conn, heap, "gin")
+    roots = _heap_roots(conn, heap, between_passes) if indexes else set()
+    for index in indexes:
+        for block, item, places in gin.places_by_item(gin.read_pages(conn, index)):
+            if not roots.issuperset(places):
+                tids = [(place >> gin.OFFSET_BITS, place & (1 << gin.OFFSET_BITS) - 1) for place in places if place not in roots]
+                problems += [f"index {index}, block {block}, item {item} dangles: ({block_of_heap},{offset})" for block_of_heap, offset in tids]
     return problems
+
+
+def _heap_roots(conn: psycopg.Connection, heap: str, between_passes: bool) -> set[int]:
+    """Return the line pointers of _HEAP_ROOTS, as `gin` has TIDs: block << OFFSET_BITS | offset."""
+    rows = conn.cursor(binary=True).execute(
+        f"WITH {_HEAP_ROOTS} SELECT array_agg((block << {gin.OFFSET_BITS}) | lp) FROM roots", {"heap": heap, "between_passes": between_passes}
+    )
+    [(places,)] = rows.fetchall()
+    return set(places or ())
 
 
 def free_space_errors(conn: psycopg.Connection, heap: str) -> list[str]:

@@ -11,6 +11,8 @@ POSTING_TREE = 0xFFFF
 NO_BLOCK = 0xFFFFFFFF
 HEADER_SIZE, OFFSET_BITS = 24, 11
 POSTING_TREE_PAGE_START = HEADER_SIZE + 8  # after the page's right bound
+_TID = struct.Struct("<HHH")
+_LIST = struct.Struct("<HHHH")  # the first TID, and how many bytes follow
 
 
 class Page(NamedTuple):
@@ -32,7 +34,7 @@ class Entry(NamedTuple):
 
 def read_pages(conn: psycopg.Connection, index: str) -> list[Page | None]:
     """Return the index's pages, None for one that was never initialized."""
-    rows = conn.execute(
+    rows = conn.cursor(binary=True).execute(
         "SELECT get_raw_page(%(index)s::text, block)"
         " FROM generate_series(0, pg_relation_size(%(index)s::regclass) / current_setting('block_size')::int - 1) block ORDER BY block",
         {"index": index},
@@ -51,43 +53,51 @@ def _parse(page: bytes) -> Page | None:
         items = [page[HEADER_SIZE:lower]]
     else:
         pointers = [pointer for (pointer,) in struct.iter_unpack("<I", page[HEADER_SIZE:lower])]
-        items = [page[pointer & 0x7FFF :][: pointer >> 17] for pointer in pointers]
+        items = [page[pointer & 0x7FFF : (pointer & 0x7FFF) + (pointer >> 17)] for pointer in pointers]
     return Page(flags, right, maxoff, tuple(items))
 
 
 def entries(pages: list[Page | None]) -> Iterator[Entry]:
     """Yield all TIDs in the trees of the index, but not those in its pending list."""
+    for block, item, places in places_by_item(pages):
+        yield from (Entry(block, item, (place >> OFFSET_BITS, place & (1 << OFFSET_BITS) - 1)) for place in places)
+
+
+def places_by_item(pages: list[Page | None]) -> Iterator[tuple[int, int, list[int]]]:
+    """Yield the block and the number of each item with TIDs, and these as numbers: block << OFFSET_BITS | offset."""
     for block, page in enumerate(pages):
         if page is None or page.flags & (DELETED | META | LIST) or not page.flags & LEAF:
             continue
         if page.flags & DATA:
-            yield from (Entry(block, 0, tid) for tid in _decode(page.items[0][POSTING_TREE_PAGE_START - HEADER_SIZE :]))
+            data = page.items[0]
+            yield block, 0, _decode(data, POSTING_TREE_PAGE_START - HEADER_SIZE, len(data))
             continue
         for number, item in enumerate(page.items, 1):
-            high, low, length = struct.unpack_from("<HHH", item)
+            high, low, length = _TID.unpack_from(item)
             if 0 < length < POSTING_TREE:
                 start = (high << 16 | low) & 0x7FFFFFFF
-                (nbytes,) = struct.unpack_from("<H", item, start + 6)
-                tids = list(_decode(item[start : start + 8 + nbytes]))
-                assert len(tids) == length, (block, number, tids, length)
-                yield from (Entry(block, number, tid) for tid in tids)
+                places = _decode(item, start, start + 8 + _LIST.unpack_from(item, start)[3])
+                assert len(places) == length, (block, number, places, length)
+                yield block, number, places
 
 
-def _decode(lists: bytes) -> Iterator[tuple[int, int]]:
-    """Yield the TIDs of compressed posting lists, one behind the other."""
-    place = 0
-    while place < len(lists):
-        high, low, offset, nbytes = struct.unpack_from("<HHHH", lists, place)
+def _decode(data: bytes, place: int, end: int) -> list[int]:
+    """Return the TIDs of compressed posting lists, one behind the other, between two places."""
+    found = []
+    while place < end:
+        high, low, offset, nbytes = _LIST.unpack_from(data, place)
         value = (high << 16 | low) << OFFSET_BITS | offset
-        yield value >> OFFSET_BITS, value & (1 << OFFSET_BITS) - 1
+        found.append(value)
         place += 8
         delta = shift = 0
-        for byte in lists[place : place + nbytes]:
-            delta |= (byte & 0x7F) << shift
-            shift += 7
+        for byte in data[place : place + nbytes]:
             if byte < 0x80:
-                value += delta
-                yield value >> OFFSET_BITS, value & (1 << OFFSET_BITS) - 1
+                value += delta | byte << shift
+                found.append(value)
                 delta = shift = 0
+            else:
+                delta |= (byte & 0x7F) << shift
+                shift += 7
         assert shift == 0, "a list ends in the midst of a TID"
         place += nbytes + nbytes % 2
+    return found
