@@ -8,7 +8,7 @@ import re
 import tempfile
 from contextlib import contextmanager
 from functools import cache
-from itertools import count
+from itertools import count, product
 from pathlib import Path
 
 import psycopg
@@ -242,6 +242,19 @@ def made_once(cluster: Cluster, name: str, make):
         result = make(connection)
     yield result
     wait_until(lambda: _dropped(cluster, name), f"the end of the sessions in {name}")
+
+
+def every_other(names: str, *values):
+    """Parametrize with all combinations; with --whole only those in which positions add up to an odd number.
+
+    Of three values or more each pair is in the others; of two, each value. Values may be given by pytest.param, with marks.
+    """
+    cases = []
+    for case in product(*(list(enumerate(some)) for some in values)):
+        marks = [pytest.mark.full] * (sum(number for number, _ in case) % 2)
+        given = [value if isinstance(value, type(pytest.param())) else pytest.param(value) for _, value in case]
+        cases.append(pytest.param(*(one for value in given for one in value.values), marks=marks + [mark for value in given for mark in value.marks]))
+    return pytest.mark.parametrize(names, cases)
 
 
 def table_made_once(cluster_of, make):

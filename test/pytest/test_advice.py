@@ -321,6 +321,7 @@ def advice_of(conn, table: str, *words: str) -> str:
     return text
 
 
+@pytest.mark.once
 def test_what_would_help(cluster, db, conn):
     make_table(conn, "quiet", {})
     assert row_of(conn, "quiet")["advice"] == []
@@ -388,6 +389,7 @@ def test_advice_about_settings_and_holders(server):
     assert not any("horizon" in text for text in row_of(conn, "held")["advice"])
 
 
+@pytest.mark.once
 def test_privileges(cluster, db, conn):
     """PostgreSQL's views show all of it to every role, except what is estimated from pages of the table."""
     conn.execute("CREATE ROLE plain LOGIN")
@@ -412,6 +414,7 @@ def test_privileges(cluster, db, conn):
         conn.execute("DROP ROLE plain")
 
 
+@pytest.mark.once
 def test_rows_of_what_is_no_table(conn):
     """Everybody may call the function behind the view, with any OID: options of other relations are laid out in other ways."""
     conn.execute("CREATE TABLE main (id int PRIMARY KEY WITH (fillfactor = 70), t text)")
@@ -428,6 +431,7 @@ def test_rows_of_what_is_no_table(conn):
     assert plain is not None and plain == by_index
 
 
+@pytest.mark.once
 def test_every_column_is_described(conn):
     rows = conn.execute(
         "SELECT attrelid::regclass, attname FROM pg_attribute WHERE attrelid IN ('cyclone.horizon'::regclass, 'cyclone.advice'::regclass)"
@@ -453,6 +457,7 @@ def test_on_a_standby(new_cluster):
         standby.remove()
 
 
+@pytest.mark.once
 def test_indexes_that_are_left_over(cluster, db, conn):
     """The view tells the copy that a killed VACUUM (FULL INPLACE) leaves, if no worker drops it, from an index of CREATE INDEX
     CONCURRENTLY, and neither is named while it is built."""

@@ -503,21 +503,21 @@ def assert_indexes_forgot_deleted_rows(conn) -> None:
         conn.execute("RESET enable_seqscan")
 
 
-VARIANTS = {  # true of those that run once
-    ("", 0): False,
-    ("", 2): True,
-    (", FREEZE", 0): True,
-    (", FREEZE", 2): False,
-    (", DISABLE_PAGE_SKIPPING", 2): False,
-    (", INDEX_CLEANUP on, TRUNCATE off", 2): True,
-    (", INDEX_CLEANUP off", 0): False,
-    (", INDEX_CLEANUP off", 2): True,
+VARIANTS = {  # and how they are marked
+    ("", 0): [],
+    ("", 2): [pytest.mark.full],
+    (", FREEZE", 0): [pytest.mark.full],
+    (", FREEZE", 2): [],
+    (", DISABLE_PAGE_SKIPPING", 2): [pytest.mark.once],
+    (", INDEX_CLEANUP on, TRUNCATE off", 2): [pytest.mark.once],
+    (", INDEX_CLEANUP off", 0): [pytest.mark.once],
+    (", INDEX_CLEANUP off", 2): [pytest.mark.full],
 }
 
 
 @pytest.mark.parametrize(
     "options, workers",
-    [pytest.param(o, w, id=f"{o.strip(', ') or 'plain'}-{w}", marks=[pytest.mark.once] * once) for (o, w), once in VARIANTS.items()],
+    [pytest.param(o, w, id=f"{o.strip(', ') or 'plain'}-{w}", marks=marks) for (o, w), marks in VARIANTS.items()],
 )
 def test_tables_of_every_shape_are_left_as_core_leaves_them(base, core_outcome, options, workers):
     with start_copy(base, workers) as cluster:
@@ -561,7 +561,7 @@ def repeated_by_core(base):
         return repeat_vacuum(conn, 0)
 
 
-@pytest.mark.parametrize("workers", [pytest.param(0, marks=pytest.mark.once), pytest.param(1, marks=pytest.mark.once), 3])
+@pytest.mark.parametrize("workers", [pytest.param(0, marks=pytest.mark.once), pytest.param(1, marks=pytest.mark.full), 3])
 def test_vacuum_again_and_again_keeps_the_statistics_as_core_does(base, repeated_by_core, workers):
     with start_copy(base, 0) as cluster, cluster.connect(DB) as conn:
         conn.execute("SET min_parallel_index_scan_size = 0")
@@ -572,7 +572,7 @@ def test_vacuum_again_and_again_keeps_the_statistics_as_core_does(base, repeated
         assert_sound(conn)
 
 
-@pytest.mark.parametrize("workers", [pytest.param(0, marks=pytest.mark.once), 2, pytest.param(4, marks=pytest.mark.once)])
+@pytest.mark.parametrize("workers", [pytest.param(0, marks=pytest.mark.once), 2, pytest.param(4, marks=pytest.mark.full)])
 def test_several_rounds_for_lack_of_memory_leave_what_one_round_leaves(base, core_outcome, workers):
     options = ", INDEX_CLEANUP on"
     with start_copy(base, workers) as cluster:

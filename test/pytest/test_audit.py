@@ -12,6 +12,7 @@ import struct
 import psycopg
 import pytest
 
+from conftest import every_other
 from cyclone_lab import checks
 from cyclone_lab.background import DEBUG_POINT_LOCK, Parked
 from test_seam import by_engine, said
@@ -97,6 +98,7 @@ def test_live_row_called_dead(t, index):
     assert_server_finishes(conn, before)
 
 
+@pytest.mark.once
 def test_one_fault_on_a_page_in_seven_is_found_by_a_full_audit(t):
     conn = t()
     before = rows(conn)
@@ -104,6 +106,7 @@ def test_one_fault_on_a_page_in_seven_is_found_by_a_full_audit(t):
     assert_server_finishes(conn, before)
 
 
+@pytest.mark.once
 def test_a_sample_finds_it(t):
     """With a fault on each of a hundred pages, and half of the pages audited: that it is missed has a probability of 2 ** -100."""
     conn = t()
@@ -172,6 +175,7 @@ def large(conn):
     return conn
 
 
+@pytest.mark.once
 def test_size_of_the_sample(large):
     """10 % of the pages, give or take eight standard deviations: missed once in 10 ** 15."""
     large.execute(f"SET cyclone.audit = {SHARE}")
@@ -183,6 +187,7 @@ def test_size_of_the_sample(large):
     assert abs(index - 1.5 * pages * SHARE) < 8 * (pages * SHARE + 16 * 0.5 * pages * SHARE) ** 0.5
 
 
+@pytest.mark.once
 @pytest.mark.parametrize(
     ("fault", "statement", "share", "most_pages"),
     [
@@ -208,6 +213,7 @@ def test_found_within_the_expected_number_of_pages(large, fault, statement, shar
         assert_server_finishes(large, before)
 
 
+@pytest.mark.once
 def test_leaf_that_nobody_visits(t):
     """Its entries are found when all indexes have been passed over; no item has become unused before that."""
     conn = t()
@@ -219,8 +225,7 @@ def test_leaf_that_nobody_visits(t):
     assert_server_finishes(conn, before)
 
 
-@pytest.mark.parametrize("index", INDEXES.values(), ids=INDEXES)
-@pytest.mark.parametrize("fault", ["index-entry", "index-live"])
+@every_other("index, fault", INDEXES.values(), ["index-entry", pytest.param("index-live", marks=pytest.mark.once)])
 def test_entry_left_or_deleted(t, index, fault):
     """Found before the page is changed, so that no entry of a live row is lost."""
     conn = t(index)
@@ -230,6 +235,7 @@ def test_entry_left_or_deleted(t, index, fault):
     assert_server_finishes(conn, before)
 
 
+@pytest.mark.once
 @pytest.mark.parametrize("index", INDEXES.values(), ids=INDEXES)
 def test_entry_that_is_still_there_when_others_are_deleted(t, index):
     """Though it was said to go."""
@@ -241,6 +247,7 @@ def test_entry_that_is_still_there_when_others_are_deleted(t, index):
     assert_server_finishes(conn, before)
 
 
+@pytest.mark.once
 @pytest.mark.parametrize("fault", ["store-loses:3", "store-adds:3"])
 def test_store_that_loses_or_adds(t, fault):
     conn = t()
@@ -251,6 +258,7 @@ def test_store_that_loses_or_adds(t, fault):
     assert_server_finishes(conn, before)
 
 
+@pytest.mark.once
 def test_row_that_changes_in_the_second_pass(t):
     conn = t(dead="id % 3 = 1 AND id > 1")
     before = rows(conn)
@@ -258,6 +266,7 @@ def test_row_that_changes_in_the_second_pass(t):
     assert_server_finishes(conn, before)
 
 
+@pytest.mark.once
 def test_relfrozenxid_that_is_too_new(t):
     conn = t()
     before = rows(conn)
@@ -271,6 +280,7 @@ def test_relfrozenxid_that_is_too_new(t):
     assert_server_finishes(conn, before)
 
 
+@pytest.mark.once
 def test_relminmxid_that_is_too_new(t, cluster, db):
     conn = t()
     conn.execute("CREATE TABLE other AS SELECT 1 AS id")
@@ -302,6 +312,7 @@ def test_in_workers(t, fault):
     assert_server_finishes(conn, before)
 
 
+@pytest.mark.once
 def test_in_a_worker_alone(t, cluster, db):
     """While the leader waits: its wait ends by the worker's error."""
     conn = t()
@@ -342,7 +353,7 @@ def files(cluster):
         ("rewrite-change:7", "the row is copied. The audit's: its copy has other values"),
     ],
 )
-@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("workers", [pytest.param(0, marks=pytest.mark.once), 2])
 def test_rewrite_that_drops_or_changes_a_row(t, cluster, fault, found, workers):
     """Nothing is lost but the work, and no file of it is left."""
     conn = t()
@@ -358,6 +369,7 @@ def test_rewrite_that_drops_or_changes_a_row(t, cluster, fault, found, workers):
     assert_full_is_the_servers(conn, before)
 
 
+@pytest.mark.once
 @pytest.mark.parametrize("workers", [0, 2])
 def test_rewrite_that_takes_a_live_row_for_dead(t, workers):
     """Though it was updated, as versions that are linked with others were. Nothing counts a row that is taken for dead."""
@@ -369,6 +381,7 @@ def test_rewrite_that_takes_a_live_row_for_dead(t, workers):
     assert_full_is_the_servers(conn, before)
 
 
+@pytest.mark.once
 @pytest.mark.parametrize(
     ("fault", "found"),
     [
@@ -384,6 +397,7 @@ def test_rewrite_that_loses_a_value_of_the_toast_table(t, fault, found):
     assert_full_is_the_servers(conn, before)
 
 
+@pytest.mark.once
 def test_rewrite_that_loses_a_value_of_a_linked_version(t, cluster, db):
     conn = t(None, dead="false")
     conn.execute("ALTER TABLE t ALTER note SET STORAGE EXTERNAL; DELETE FROM t WHERE id > 200")
@@ -398,6 +412,7 @@ def test_rewrite_that_loses_a_value_of_a_linked_version(t, cluster, db):
         assert_full_is_the_servers(conn, before)
 
 
+@pytest.mark.once
 def test_rewrite_that_loses_a_value_of_a_row_that_is_too_big(t):
     conn = t(None)
     conn.execute("DROP TABLE t; CREATE TABLE t (id int, body text STORAGE MAIN, note text STORAGE EXTERNAL)")
@@ -412,6 +427,7 @@ def test_rewrite_that_loses_a_value_of_a_row_that_is_too_big(t):
     assert_full_is_the_servers(conn, before)
 
 
+@pytest.mark.once
 def test_rewrite_is_counted_on_all_pages(t):
     """Even if next to none is looked at row by row."""
     conn = t()
@@ -424,6 +440,7 @@ def test_rewrite_is_counted_on_all_pages(t):
     assert_full_is_the_servers(conn, before)
 
 
+@pytest.mark.once
 def test_linked_version_that_changes(t, cluster, db):
     conn = t()
     with cluster.connect(db) as other:
@@ -467,6 +484,7 @@ def test_inplace_that_puts_entries_of_a_new_btree_out_of_order(t):
     checks.assert_clean(conn, "t")
 
 
+@pytest.mark.once
 @pytest.mark.parametrize("command", ["FULL", "FULL INPLACE"])
 @pytest.mark.parametrize(("page", "found"), [(bytes(8192), "it was never written"), (None, "it is deleted")], ids=["zeroes", "deleted"])
 def test_new_btree_with_a_page_that_is_none_of_it(cluster, db, t, command, page, found):
@@ -534,7 +552,7 @@ def test_full_inplace(t):
 INPLACE = "VACUUM (FULL INPLACE, VERBOSE) t"
 
 
-@pytest.mark.parametrize("workers", [0, 1])
+@pytest.mark.parametrize("workers", [pytest.param(0, marks=pytest.mark.once), 1])
 @pytest.mark.parametrize(
     ("fault", "index", "found"),
     [
@@ -622,6 +640,7 @@ def test_inplace_of_values(t):
     checks.assert_clean(conn, "t")
 
 
+@pytest.mark.once
 def test_report_and_history(t, cluster):
     conn = t()
     error = fails(conn, "live-row")
@@ -650,6 +669,7 @@ def report_path(conn, cluster, relation):
     return cluster.data / "pg_cyclone" / f"audit-{database}-{relid}.txt"
 
 
+@pytest.mark.once
 def test_report_on_an_index(t, cluster):
     conn = t()
     fails(conn, "leaf:5")
@@ -658,6 +678,7 @@ def test_report_on_an_index(t, cluster):
     assert re.search(r"\nitem 2: flags 1, offset \d+, length 16, TID \(\d+,\d+\)\n", text)
 
 
+@pytest.mark.once
 def test_report_on_a_full_disk(t, cluster):
     """The error is the audit's all the same, and claims no report."""
     conn = t()
@@ -673,6 +694,7 @@ def test_report_on_a_full_disk(t, cluster):
     assert_server_finishes(conn, before)
 
 
+@pytest.mark.once
 def test_number_of_reports_is_bounded(new_cluster):
     own = new_cluster(autovacuum="off")
     folder = own.data / "pg_cyclone"
@@ -692,6 +714,7 @@ def test_number_of_reports_is_bounded(new_cluster):
         assert report_path(conn, own, "t").exists()
 
 
+@pytest.mark.once
 def test_breaker_outlasts_restart_and_crash(new_cluster):
     """Until its time is over, or a user resets it, for one table or for all."""
     own = new_cluster(autovacuum="off")
@@ -734,6 +757,7 @@ def test_breaker_outlasts_restart_and_crash(new_cluster):
         checks.assert_clean(conn, "t", "u")
 
 
+@pytest.mark.once
 def test_switched_off(t):
     """Then even a fault is none that anybody looks for."""
     conn = t()
@@ -746,6 +770,7 @@ def test_switched_off(t):
     conn.execute("VACUUM t")
 
 
+@pytest.mark.once
 @pytest.mark.parametrize("fault", ["store-loses:", "store-loses:0", "store-loses:-1"])
 def test_a_fault_that_is_never_due(t, fault):
     conn = t()
@@ -754,6 +779,7 @@ def test_a_fault_that_is_never_due(t, fault):
     checks.assert_clean(conn, "t")
 
 
+@pytest.mark.once
 def test_who_may_set_it(conn):
     for value in ("-0.1", "1.1"):
         with pytest.raises(psycopg.errors.InvalidParameterValue):

@@ -8,7 +8,7 @@ import psycopg
 import pytest
 from psycopg.rows import dict_row
 
-from conftest import TEMPLATE, made_once
+from conftest import TEMPLATE, every_other, made_once
 from cyclone_lab.background import Parked
 
 # How far estimates may be off, as a share of the relation's present size. The figures in docs/bloat.md are measured: these
@@ -153,7 +153,7 @@ def template(request):
     return request.getfixturevalue("begun")(SHAPES[shape][0]) if shape in SHAPES else TEMPLATE
 
 
-@pytest.mark.parametrize("shape", SHAPES)
+@every_other("shape", SHAPES)
 def test_estimates_are_close_to_what_pgstattuple_counts_and_vacuum_full_makes(conn, shape):
     make(conn, SHAPES[shape][1:])
     sample_pages = BTREE_SAMPLE if shape.startswith("btrees") else SAMPLE

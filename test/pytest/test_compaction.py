@@ -321,6 +321,7 @@ def test_gives_way_to_ddl_while_paused(server):
         checks.assert_clean(conn, "t")
 
 
+@pytest.mark.once
 def test_table_that_is_locked_is_left_alone(server):
     with server.connect() as other, server.connect() as conn:
         make(conn, "u")
@@ -350,6 +351,7 @@ def test_autovacuum_that_is_there_first_is_no_failure(server):
         server.wait_for(last_outcome="done")
 
 
+@pytest.mark.once
 def test_table_that_is_locked_at_the_last_moment(server):
     """VACUUM skips it: that is no run in vain, by which the cooldown would double, nor a failure, by which the pause would."""
     with server.connect() as conn, server.connect() as other:
@@ -508,6 +510,7 @@ def wal_of_the_day(server) -> int:
     return struct.unpack_from("=qQ", path.read_bytes())[1] if path.exists() else 0
 
 
+@pytest.mark.once
 def test_wal_of_workers_counts_when_a_run_is_cancelled(server):
     """What VACUUM's parallel workers have written until then is the day's, too."""
     with server.connect() as conn:
@@ -640,6 +643,7 @@ def test_error_is_one_tables(server):
         checks.assert_clean(conn, "t")
 
 
+@pytest.mark.once
 def test_killed_worker_leaves_a_pause(server):
     with server.connect() as conn:
         with server.parked("inplace-plan") as worker:
@@ -767,6 +771,7 @@ def test_database_that_is_dropped_meanwhile(server):
     server.cluster.sql("DROP ROLE owner_of_dropped")
 
 
+@pytest.mark.once
 def test_worker_that_comes_too_late_is_in_nobodys_place(server):
     """A database was left before its worker had begun: its place is free at once, not after the minute that a worker has to start."""
     with server.cluster.connect() as conn:
@@ -803,6 +808,7 @@ def test_settings_of_a_database_do_not_matter(server):
         checks.assert_clean(conn, "t")
 
 
+@pytest.mark.once
 def test_extension_is_dropped_and_created_anew(server):
     """Nobody waits for a worker that is at a table, which ends without a word when it is done."""
     with server.connect() as conn:
@@ -1002,6 +1008,7 @@ def test_wrong_policies(server, arguments, error):
         conn.execute(f"SELECT cyclone.compaction_policy({arguments})")
 
 
+@pytest.mark.once
 def test_rows_that_no_constraint_has_seen(server):
     """The function behind the view takes a row that is made by hand, too, with times that a CHECK would refuse."""
     with server.connect() as conn:
@@ -1025,6 +1032,7 @@ def test_wrong_settings(server):
                 conn.execute(f"ALTER SYSTEM SET cyclone.compaction_{setting}")
 
 
+@pytest.mark.once
 def test_policies_survive(server):
     """Rename, dump and restore; that of a dropped table doesn't, and isn't dumped."""
     with server.connect() as conn:

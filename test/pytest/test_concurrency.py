@@ -41,7 +41,7 @@ ROLLBACK;
 """
 
 
-@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("workers", [pytest.param(0, marks=pytest.mark.full), 2])
 def test_clients_write_while_vacuum_runs_again_and_again(new_cluster, tmp_path, workers):
     tables = ("pgbench_accounts", "churn", "pgbench_tellers", "pgbench_branches", "pgbench_history")
     cluster = new_cluster(min_parallel_index_scan_size=0, deadlock_timeout="100ms", shared_buffers="32MB")

@@ -8,7 +8,7 @@ from contextlib import contextmanager, suppress
 import psycopg
 import pytest
 
-from conftest import CONFIG, TEMPLATE, create_with_template
+from conftest import CONFIG, TEMPLATE, create_with_template, every_other
 from cyclone_lab import checks
 from cyclone_lab.background import wait_until
 from cyclone_lab.postgres import as_server_user, hand_over, run_program
@@ -175,8 +175,7 @@ def assert_as_core(cluster, relation: str, block: int, how, message: str | None,
         checks.assert_clean(conn, "other")
 
 
-@pytest.mark.parametrize("workers", [0, 2])
-@pytest.mark.parametrize("name", DAMAGE)
+@every_other("workers, name", [pytest.param(0, marks=pytest.mark.once), 2], DAMAGE)
 def test_a_damaged_page(prefix, pg_major, name, workers):
     initdb = ("--no-data-checksums",) if pg_major >= 18 else ()  # before, there are none if nothing is said
     with create_with_template(prefix, {**CONFIG, "min_parallel_index_scan_size": 0}, initdb=initdb) as cluster:
@@ -229,8 +228,8 @@ LENGTHS = {
 }
 
 
-@pytest.mark.parametrize("fork", ["table", "toast"])
-@pytest.mark.parametrize("name", LENGTHS)
+@pytest.mark.once
+@every_other("fork, name", ["table", "toast"], LENGTHS)
 def test_rows_whose_item_has_a_wrong_length_survive_vacuum_full(prefix, pg_major, name, fork):
     """To PostgreSQL that is no damage, as it goes by what is in a row. A transaction makes that linked versions are kept."""
 
@@ -291,6 +290,7 @@ ITEM_DAMAGE = {
 }
 
 
+@pytest.mark.once
 @pytest.mark.parametrize("workers", [0, 2])
 def test_vacuum_full_of_a_page_with_more_items_than_fit_is_an_error(prefix, pg_major, workers):
     """All of them point at a row that fills a page of the new table."""
@@ -310,6 +310,7 @@ def test_vacuum_full_of_a_page_with_more_items_than_fit_is_an_error(prefix, pg_m
         assert not re.search("PANIC|TRAP|terminated by signal", cluster.log)
 
 
+@pytest.mark.once
 def test_an_error_of_vacuum_full_names_the_row(prefix, pg_major):
     with damageable(prefix, pg_major) as cluster:
         with cluster.connect(TEMPLATE) as conn:
@@ -332,6 +333,7 @@ def empty_an_item(page: bytearray) -> None:
     set_item(page, live_items(page)[3], item(page, live_items(page)[3])[0], 0)
 
 
+@pytest.mark.once
 @pytest.mark.parametrize("options", ["INDEX_CLEANUP on, FREEZE, PARALLEL 0", "INDEX_CLEANUP on, PARALLEL 2"])
 def test_a_row_whose_item_has_no_length_is_vacuumed(prefix, pg_major, options):
     """As by PostgreSQL, which goes by what is in the row."""
@@ -343,6 +345,7 @@ def test_a_row_whose_item_has_no_length_is_vacuumed(prefix, pg_major, options):
         assert_as_core(cluster, "t", HEAP_BLOCK, empty_an_item, None, options)
 
 
+@pytest.mark.once
 @pytest.mark.parametrize("how", [lead_chains_nowhere, empty_an_item])
 def test_who_only_reads_survives_damaged_chains_and_items(prefix, pg_major, how):
     """Also on a server with assertions."""
@@ -359,6 +362,7 @@ def test_who_only_reads_survives_damaged_chains_and_items(prefix, pg_major, how)
         assert not re.search("PANIC|TRAP|terminated by signal", cluster.log)
 
 
+@pytest.mark.once
 def test_an_error_of_full_inplace_names_the_row(prefix, pg_major):
     """VACUUM takes a page of zeros for a free one. A descent from the root, as of an insertion, can't."""
     with damageable(prefix, pg_major) as cluster:
@@ -372,6 +376,7 @@ def test_an_error_of_full_inplace_names_the_row(prefix, pg_major):
         assert re.search(r'while moving rows of block \d+, offset \d+, of relation "t"', error.value.diag.context)
 
 
+@pytest.mark.once
 def test_full_inplace_leaves_an_index_that_it_can_not_estimate(prefix, pg_major):
     """And others are rebuilt."""
     with damageable(prefix, pg_major) as cluster:
@@ -393,9 +398,7 @@ def test_full_inplace_leaves_an_index_that_it_can_not_estimate(prefix, pg_major)
             checks.assert_clean(conn, "t")
 
 
-@pytest.mark.parametrize("simple", [True, False])
-@pytest.mark.parametrize("workers", [0, 2])
-@pytest.mark.parametrize("name", ITEM_DAMAGE)
+@every_other("simple, workers, name", [True, False], [pytest.param(0, marks=pytest.mark.once), 2], ITEM_DAMAGE)
 def test_a_bad_item_is_an_error_before_the_page_is_changed(prefix, pg_major, name, workers, simple):
     """Where PostgreSQL panics."""
     how, message = ITEM_DAMAGE[name]
@@ -410,6 +413,7 @@ def test_a_bad_item_is_an_error_before_the_page_is_changed(prefix, pg_major, nam
         assert not re.search("PANIC|TRAP|terminated by signal", cluster.log)
 
 
+@pytest.mark.once
 def test_autovacuum_of_a_damaged_index_is_not_left_to_the_server(prefix, pg_major):
     """The server would crash, or never come to an end."""
     config = {"autovacuum": "on", "autovacuum_naptime": "1s", "cyclone.autovacuum": "on"}
@@ -439,6 +443,7 @@ def test_autovacuum_of_a_damaged_index_is_not_left_to_the_server(prefix, pg_majo
         assert not re.search("PANIC|TRAP|terminated by signal", cluster.log)
 
 
+@pytest.mark.once
 def test_autovacuum_of_a_damaged_table_is_not_left_to_the_server(prefix, pg_major):
     with damageable(prefix, pg_major, {**CONFIG, "autovacuum": "on", "autovacuum_naptime": "1s", "cyclone.autovacuum": "on"}) as cluster:
         with cluster.connect(TEMPLATE) as conn:
@@ -458,6 +463,7 @@ def test_autovacuum_of_a_damaged_table_is_not_left_to_the_server(prefix, pg_majo
         assert not re.search("PANIC|TRAP|terminated by signal", cluster.log)
 
 
+@pytest.mark.once
 def test_an_index_whose_file_is_missing_is_in_nobodys_way_who_does_not_read_it(prefix):
     indexes = ("btree (id)", "hash (id)", "gin (a)", "gist (p)", "spgist (p)", "brin (id)")
     with create_with_template(prefix, {**CONFIG, "min_parallel_index_scan_size": 0}) as cluster:
@@ -623,7 +629,7 @@ WRONG_MAP = {
 }
 
 
-@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("workers", [pytest.param(0, marks=pytest.mark.once), 2])
 @pytest.mark.parametrize("name", WRONG_MAP)
 def test_a_bit_of_the_map_that_the_page_belies_is_taken_out(prefix, pg_major, name, workers):
     how, warning = WRONG_MAP[name]

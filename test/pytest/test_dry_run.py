@@ -109,6 +109,7 @@ def test_nothing_is_written(t, cluster, full):
     assert [file.read_bytes() for file in files] == bytes_before
 
 
+@pytest.mark.once
 def test_what_is_held_back(t, cluster, db):
     """By whom, and the times that past runs took."""
     with cluster.connect(db) as other:
@@ -152,6 +153,7 @@ def test_full(t):
     checks.assert_clean(t, "t")
 
 
+@pytest.mark.once
 def test_full_inplace_of_a_table_with_a_large_index(conn):
     """What the index gives back, and needs meanwhile, counts, unless it is left as it is."""
     conn.execute("CREATE TABLE w (id int PRIMARY KEY, note text) WITH (autovacuum_enabled = off)")
@@ -171,6 +173,7 @@ def test_full_inplace_of_a_table_with_a_large_index(conn):
     checks.assert_clean(conn, "w")
 
 
+@pytest.mark.once
 def test_wal_of_full_inplace(t):
     """Only past runs of the table know."""
     t.execute("DELETE FROM t WHERE id % 2 = 0")
@@ -199,6 +202,7 @@ def test_who_would_do_it(t):
     assert (operation, run_by) == ("FULL REWRITE", "server") and "catalog" in reason
 
 
+@pytest.mark.once
 def test_which_tables(t):
     """Partitions of a table, several tables, all; each with its TOAST table, unless that isn't wanted."""
     t.execute("CREATE TABLE p (id int, note text) PARTITION BY RANGE (id)")
@@ -216,6 +220,7 @@ def test_which_tables(t):
     assert said(t, "VACUUM (DRY_RUN) t").count("dry run: ") == 2
 
 
+@pytest.mark.once
 def test_who_may(t, cluster, db):
     """Those who may VACUUM the table; others don't wait for its lock."""
     t.execute("CREATE ROLE clerk; GRANT SELECT ON t TO clerk; GRANT USAGE ON SCHEMA cyclone TO clerk")
@@ -234,6 +239,7 @@ def test_who_may(t, cluster, db):
         t.execute("RESET ROLE; DROP OWNED BY clerk; DROP ROLE clerk")
 
 
+@pytest.mark.once
 def test_options(t):
     """With the option off it is a VACUUM; with it on no other hook gets the statement, even with errors in it."""
     t.execute("DELETE FROM t WHERE id % 7 = 0")
@@ -257,6 +263,7 @@ def test_options(t):
     checks.assert_clean(t, "t")
 
 
+@pytest.mark.once
 def test_on_a_standby(new_cluster):
     """There the standby's own queries count."""
     primary = new_cluster(autovacuum="off")

@@ -142,6 +142,7 @@ def test_whose_check_is_deferred(cluster, db, conn, pg_major):
     checks.assert_clean(conn, "t")
 
 
+@pytest.mark.once
 @pytest.mark.parametrize("how", ["inplace-half", "inplace-value", "statement_timeout"])
 def test_the_session_goes_on_after_an_error(cluster, db, conn, how):
     """Also if it came in the midst of a batch: no lock and no transaction is left."""
@@ -166,6 +167,7 @@ def test_the_session_goes_on_after_an_error(cluster, db, conn, how):
     checks.assert_clean(conn, "t")
 
 
+@pytest.mark.once
 def test_who_is_near_but_not_excluded(cluster, db, conn):
     """The boxes overlap, the circles don't: that is in nobody's way."""
     make_circles(conn, FILLER, 20000)
@@ -195,6 +197,7 @@ def test_who_comes_while_the_row_moves_waits_for_it(cluster, db, conn):
     checks.assert_clean(conn, "t")
 
 
+@pytest.mark.once
 def test_rows_that_exclude_each_other_already(conn):
     """By an expression that has changed its mind: they stay as they are, and move."""
     run_script(
@@ -210,6 +213,7 @@ def test_rows_that_exclude_each_other_already(conn):
     assert content(conn, "t") == before
 
 
+@pytest.mark.once
 def test_an_index_that_stays_bloated(conn):
     """It can't be rebuilt beside others, which is said."""
     run_script(

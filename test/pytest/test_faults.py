@@ -5,13 +5,12 @@ import os
 import re
 import signal
 import threading
-from itertools import product
 from pathlib import Path
 
 import psycopg
 import pytest
 
-from conftest import TEMPLATE, table_made_once
+from conftest import TEMPLATE, every_other, table_made_once
 from cyclone_lab import checks
 from cyclone_lab.background import DEBUG_POINT_LOCK, Background, Parked, time_out_while_parked, wait_until
 
@@ -33,19 +32,6 @@ PHASES = {
 }
 # Here each member of a team has something to do.
 TEAM_PHASES = ["heap-scan", "index-vacuum", "heap-vacuum", "index-cleanup"]
-
-
-def every_other(names: str, *values):
-    """Parametrize with all combinations; with --whole only those in which positions add up to an odd number.
-
-    Of three values or more each pair is in the others; of two, each value.
-    """
-    numbered = [list(enumerate(some)) for some in values]
-    cases = [
-        pytest.param(*(value for _, value in case), marks=[pytest.mark.full] * (sum(number for number, _ in case) % 2))
-        for case in product(*numbered)
-    ]
-    return pytest.mark.parametrize(names, cases)
 
 
 def context_lines(error: psycopg.Error) -> list[str]:

@@ -4,7 +4,7 @@ left although pages split, and lists become trees, between the visits."""
 import psycopg
 import pytest
 
-from conftest import TEMPLATE
+from conftest import TEMPLATE, every_other
 from cyclone_lab import checks, gin
 from cyclone_lab.background import Parked
 
@@ -70,8 +70,7 @@ def statistics(conn, index: str) -> tuple:
     return conn.execute("SELECT relpages, reltuples FROM pg_class WHERE relname = %s", (index,)).fetchone()
 
 
-@pytest.mark.parametrize("workers", [0, 2])
-@pytest.mark.parametrize("shape", SHAPES)
+@every_other("workers, shape", [0, 2], SHAPES)
 def test_all_pages_are_as_the_server_leaves_them(conn, pg_major, shape, workers):
     """Twice, so that pages deleted at first are recycled or not by the same rule, and keys without rows are met."""
     for name, value in SHARED_OUT.items():
@@ -123,8 +122,7 @@ PLACES = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("shape", "point", "workers"), PLACES)
-@pytest.mark.parametrize("change", CHANGES)
+@every_other("shape, point, workers, change", [pytest.param(*place) for place in PLACES], CHANGES)
 def test_entries_that_move_meanwhile(cluster, conn, db, pg_major, change, shape, point, workers):
     make_table(conn, "t", shape, options="WITH (fastupdate = off)")
     conn.execute(f"DELETE FROM t WHERE {SHAPES[shape][2]}")

@@ -138,7 +138,7 @@ def assert_sound(conn) -> None:
             assert conn.execute(f"SELECT count(*) FROM {table} WHERE {condition} AND id < 0").fetchone() == (0,), condition
 
 
-@pytest.mark.parametrize("workers", [0, 1, 3])
+@pytest.mark.parametrize("workers", [0, pytest.param(1, marks=pytest.mark.full), 3])
 def test_indexes_are_left_byte_for_byte_as_core_leaves_them(base, core_states, workers):
     ours, rounds, cluster = vacuum_copy(base, workers, {})
     with cluster, cluster.connect(DB) as conn:
@@ -224,7 +224,7 @@ def assert_all_dead_entries_are_gone(conn) -> None:
 
 
 @pytest.mark.parametrize("method", POINTS)
-@pytest.mark.parametrize("workers", [0, 1, 3])
+@pytest.mark.parametrize("workers", [0, pytest.param(1, marks=pytest.mark.full), 3])
 def test_entries_that_moved_before_their_page_was_visited_are_found(cluster, conn, db, method, workers):
     """All processes stand at their first page while the index is filled with as much again, then others go on with it."""
     page, chain = POINTS[method]

@@ -12,6 +12,7 @@ import psycopg
 import pytest
 from psycopg.rows import dict_row
 
+from conftest import every_other
 from cyclone_lab import checks
 from cyclone_lab.background import DEBUG_POINT_LOCK, Background, Parked, wait_until
 from cyclone_lab.postgres import REPO
@@ -104,8 +105,7 @@ def change(conn, **settings) -> None:
     )
 
 
-@pytest.mark.parametrize("workers", [pytest.param(0, marks=pytest.mark.once), 2])
-@pytest.mark.parametrize("point", POINTS)
+@every_other("workers, point", [2, pytest.param(0, marks=pytest.mark.once)], POINTS)
 def test_a_paused_vacuum_has_no_page_pinned_and_loses_nothing(cluster, db, conn, point, workers):
     """Wherever it is, and whatever its streams have read ahead."""
     before = make_table(conn)
@@ -168,12 +168,12 @@ def test_a_pause_while_empty_pages_are_deleted_with_heap_pages_pinned(cluster, d
 @pytest.mark.parametrize(
     "options, point",
     [
-        ("FULL, PARALLEL 0", "heap-copy"),
+        pytest.param("FULL, PARALLEL 0", "heap-copy", marks=pytest.mark.full),
         ("FULL, PARALLEL 2", "heap-copy"),
-        ("FULL, PARALLEL 2", "rewrite-index"),
+        pytest.param("FULL, PARALLEL 2", "rewrite-index", marks=pytest.mark.once),
         ("FULL INPLACE", "inplace-pause"),
-        ("FULL INPLACE, PARALLEL 2", "inplace-pause"),
-        ("FULL INPLACE", "heap-scan"),
+        pytest.param("FULL INPLACE, PARALLEL 2", "inplace-pause", marks=pytest.mark.once),
+        pytest.param("FULL INPLACE", "heap-scan", marks=pytest.mark.once),
     ],
 )
 def test_the_same_while_the_table_shrinks(cluster, db, conn, options, point):
@@ -202,6 +202,7 @@ def test_the_same_while_the_table_shrinks(cluster, db, conn, options, point):
     checks.assert_clean(conn, "t")
 
 
+@pytest.mark.once
 def test_a_pause_is_bounded(cluster, db, conn):
     """It ends by itself, and the log says so."""
     before = make_table(conn)
@@ -215,6 +216,7 @@ def test_a_pause_is_bounded(cluster, db, conn):
     assert_done(conn, before)
 
 
+@pytest.mark.once
 def test_who_pauses_all_holds_those_that_begin_later(cluster, db, conn):
     """Until a user lets one of them go on, or all."""
     before = make_table(conn, 2000)
@@ -240,6 +242,7 @@ def test_who_pauses_all_holds_those_that_begin_later(cluster, db, conn):
     assert_done(conn, before)
 
 
+@pytest.mark.once
 def test_the_view_tells_since_when_a_pause_of_all_holds_it(cluster, db, conn):
     """Also where the session has never been paused before, and where it is paused by itself then, too."""
     before = make_table(conn, 2000)
@@ -258,8 +261,8 @@ def test_the_view_tells_since_when_a_pause_of_all_holds_it(cluster, db, conn):
     assert_done(conn, before)
 
 
-@pytest.mark.parametrize("victim, workers", [("leader", 0), ("leader", 2), ("worker", 2)])
-@pytest.mark.parametrize("how", ["cancel", "terminate"])
+@pytest.mark.once
+@every_other("victim, workers, how", [pytest.param("leader", 0), pytest.param("leader", 2), pytest.param("worker", 2)], ["cancel", "terminate"])
 def test_a_paused_process_is_stopped(cluster, db, conn, how, victim, workers):
     """It ends at once, and the next VACUUM does the work; no pause is left over."""
     before = make_table(conn)
@@ -281,6 +284,7 @@ def test_a_paused_process_is_stopped(cluster, db, conn, how, victim, workers):
     assert_done(conn, before)
 
 
+@pytest.mark.once
 def test_a_worker_that_moves_rows_is_killed_while_paused(cluster, db, conn):
     """The leader gets its rest, and counts no pause for ever."""
     before = make_table(conn)
@@ -297,6 +301,7 @@ def test_a_worker_that_moves_rows_is_killed_while_paused(cluster, db, conn):
     checks.assert_clean(conn, "t")
 
 
+@pytest.mark.once
 def test_a_paused_process_is_killed(new_cluster):
     """The server begins anew, and knows of no pause: the next VACUUM does the work."""
     cluster = new_cluster(**SETTINGS)
@@ -336,6 +341,7 @@ class OneUser:
         return self.cluster.connect(dbname, user=self.user)
 
 
+@pytest.mark.once
 @pytest.mark.parametrize(
     "owner, may",
     [("postgres", {"cyclone_a": False, "cyclone_b": False, "cyclone_c": False, "cyclone_m": False, "postgres": True}),
@@ -380,6 +386,7 @@ def test_who_may_cancel_may_pause(cluster, db, conn, owner, may):
         conn.execute("DROP ROLE cyclone_a, cyclone_b, cyclone_c, cyclone_m")
 
 
+@pytest.mark.once
 def test_who_sees_that_it_is_paused(cluster, db, conn):
     """As in the rest of the view."""
     make_table(conn, 2000)
@@ -398,6 +405,7 @@ def test_who_sees_that_it_is_paused(cluster, db, conn):
         conn.execute("RESET ROLE; DROP ROLE cyclone_d, cyclone_e")
 
 
+@pytest.mark.once
 def test_what_is_no_vacuum(cluster, db, conn):
     """A warning, as from pg_cancel_backend; and so for the server's own VACUUM."""
     warnings = []
@@ -559,6 +567,7 @@ def test_routines_of_the_server_hardly_move_while_paused(cluster, db, conn):
     checks.assert_clean(conn, "t")
 
 
+@pytest.mark.once
 def test_verbose_and_the_log_tell_of_it(cluster, db, conn):
     """What held it for how long; in the log once, with what to do."""
     before = make_table(conn)
@@ -578,10 +587,10 @@ def test_verbose_and_the_log_tell_of_it(cluster, db, conn):
     assert_done(conn, before)
 
 
-KINDS = ["PARALLEL 0, FREEZE", "PARALLEL 2, FREEZE", "FULL, PARALLEL 0", "FULL, PARALLEL 2", "FULL INPLACE", "FULL INPLACE, PARALLEL 2"]
+KINDS = ["PARALLEL 2, FREEZE", "PARALLEL 0, FREEZE", "FULL, PARALLEL 2", "FULL, PARALLEL 0", "FULL INPLACE, PARALLEL 2", "FULL INPLACE"]
 
 
-@pytest.mark.parametrize("options", KINDS)
+@every_other("options", KINDS)
 def test_wal_stays_within_its_rate(conn, options):
     """Of what is written no more than the rate allows in the time that it takes, but for a moment's worth and the last bit."""
     before = make_table(conn)
@@ -651,6 +660,7 @@ def test_the_rate_of_wal_is_seen_and_changed_while_it_runs(cluster, db, conn):
     assert_done(conn, before)
 
 
+@pytest.mark.once
 def test_a_vacuum_that_waits_for_wal_is_paused_and_stopped(cluster, db, conn):
     """One guard doesn't hide the other, nor a request to cancel."""
     before = make_table(conn)
@@ -691,6 +701,7 @@ def test_the_pace_of_a_running_vacuum_is_set(cluster, db, conn):
     assert_done(conn, before)
 
 
+@pytest.mark.once
 def test_what_pace_can_be_set(cluster, db, conn):
     """As the settings have it, and by a role that may cancel the statement; of what is no VACUUM not at all."""
     make_table(conn, 2000)
@@ -752,7 +763,13 @@ def slot_that_retains_wal(conn):
 
 
 @pytest.mark.parametrize(
-    "options, end", [("PARALLEL 0, FREEZE", "drop"), ("PARALLEL 2, FREEZE", "drop"), ("PARALLEL 2, FREEZE", "reload"), ("PARALLEL 2, FREEZE", "lost")]
+    "options, end",
+    [
+        pytest.param("PARALLEL 0, FREEZE", "drop", marks=pytest.mark.full),
+        pytest.param("PARALLEL 2, FREEZE", "drop", marks=pytest.mark.once),
+        ("PARALLEL 2, FREEZE", "reload"),
+        ("PARALLEL 2, FREEZE", "lost"),
+    ],
 )
 def test_vacuum_waits_where_wal_is_retained_and_a_disk_gets_full(cluster, db, conn, options, end):
     """Without a page pinned, until the slot is gone, or lost as it retains too much, or until the bound is gone."""
@@ -784,6 +801,7 @@ def test_vacuum_waits_where_wal_is_retained_and_a_disk_gets_full(cluster, db, co
     assert_done(conn, before)
 
 
+@pytest.mark.once
 def test_however_full_a_disk_is_vacuum_goes_on_where_no_wal_is_retained(conn):
     """The space that it frees may be what is missing."""
     before = make_table(conn, 2000)
@@ -799,6 +817,7 @@ def test_however_full_a_disk_is_vacuum_goes_on_where_no_wal_is_retained(conn):
     checks.assert_clean(conn, "t")
 
 
+@pytest.mark.once
 @pytest.mark.parametrize("workers", [0, 2])
 def test_full_ends_where_a_disk_gets_full(conn, workers):
     """With what was there before, as nobody else gets to the table while it waits."""
@@ -813,6 +832,7 @@ def test_full_ends_where_a_disk_gets_full(conn, workers):
     assert_done(conn, before)
 
 
+@pytest.mark.once
 @pytest.mark.parametrize("workers", [0, 2])
 def test_moving_rows_ends_where_a_disk_gets_full(cluster, db, conn, workers):
     """With what it has achieved, and a warning."""
@@ -829,6 +849,7 @@ def test_moving_rows_ends_where_a_disk_gets_full(cluster, db, conn, workers):
     checks.assert_clean(conn, "t")
 
 
+@pytest.mark.once
 def test_vacuum_waits_for_an_archiver_that_fails(new_cluster):
     """Until it has done what it is behind with."""
     cluster = new_cluster(archive_mode="on", archive_command="false")
@@ -988,11 +1009,11 @@ def write_wal(conn) -> None:
 @pytest.mark.parametrize(
     "options, end",
     [
-        ("PARALLEL 0, FREEZE", "replay"),
+        pytest.param("PARALLEL 0, FREEZE", "replay", marks=pytest.mark.full),
         ("PARALLEL 2, FREEZE", "replay"),
-        ("FULL INPLACE", "stop"),
-        ("PARALLEL 2, FREEZE", "promote"),
-        ("PARALLEL 2, FREEZE", "lag_of"),
+        pytest.param("FULL INPLACE", "stop", marks=pytest.mark.once),
+        pytest.param("PARALLEL 2, FREEZE", "promote", marks=pytest.mark.once),
+        pytest.param("PARALLEL 2, FREEZE", "lag_of", marks=pytest.mark.once),
         ("FULL INPLACE, PARALLEL 2", "reload"),
     ],
 )
@@ -1032,6 +1053,7 @@ def test_vacuum_stands_still_for_a_standby(replicated, options, end):
     checks.assert_clean(conn, "t")
 
 
+@pytest.mark.once
 def test_no_standby_holds_vacuum_for_ever(replicated):
     """One that lags on purpose counts no more after as long as a pause lasts, until it has caught up."""
     primary, conn, make = replicated
@@ -1063,6 +1085,7 @@ def stopped(pid: int):
         os.kill(pid, signal.SIGCONT)
 
 
+@pytest.mark.once
 def test_who_replays_late_on_purpose(replicated):
     """It holds VACUUM as long as nobody says so; then only while it receives nothing, and while it is late in that."""
     primary, conn, make = replicated
@@ -1094,7 +1117,7 @@ def test_who_replays_late_on_purpose(replicated):
         conn.execute("ALTER SYSTEM SET cyclone.delayed_standbys = 'a,,b'")
 
 
-@pytest.mark.parametrize("end", ["confirm", "drop"])
+@pytest.mark.parametrize("end", ["confirm", pytest.param("drop", marks=pytest.mark.once)])
 def test_vacuum_stands_still_for_a_subscriber(replicated, end):
     """Until it confirms what it was sent, or its slot is dropped."""
     primary, conn, _ = replicated
@@ -1141,6 +1164,7 @@ def test_an_emergency_waits_for_no_standby_nor_for_room(replicated):
     assert_done(conn, before)
 
 
+@pytest.mark.once
 def test_whose_lag_counts(replicated):
     """Not that of a standby that is not named, or is asynchronous; a subscriber's does."""
     primary, conn, make = replicated

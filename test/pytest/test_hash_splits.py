@@ -46,7 +46,7 @@ def assert_all_dead_entries_are_gone(conn) -> None:
     assert checks.index_scan_errors(conn, "t") == []
 
 
-@pytest.mark.parametrize("workers", [0, 1, 2])
+@pytest.mark.parametrize("workers", [pytest.param(0, marks=pytest.mark.once), pytest.param(1, marks=pytest.mark.once), 2])
 def test_buckets_that_are_added_while_all_stand_still_are_visited(cluster, conn, db, workers):
     make_table(conn)
     insert_until_next_is(conn, range(30, 50))  # beyond those that processes have pinned when they stand still
@@ -64,7 +64,7 @@ def test_buckets_that_are_added_while_all_stand_still_are_visited(cluster, conn,
     assert count == rows
 
 
-@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("workers", [pytest.param(0, marks=pytest.mark.once), 2])
 def test_each_page_is_visited_once_by_whoever_comes_to_it(conn, workers):
     make_table(conn)
     conn.execute("INSERT INTO t SELECT 42, 'many' FROM generate_series(1, 3000)")  # a chain of overflow pages

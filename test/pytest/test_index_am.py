@@ -78,7 +78,7 @@ def test_a_foreign_index_is_vacuumed_while_there_is_no_team(module, conn, worker
     checks.assert_clean(conn, "t")
 
 
-@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("workers", [pytest.param(0, marks=pytest.mark.once), 2])
 def test_the_team_comes_back_for_each_round(module, conn, workers):
     conn.execute("CREATE EXTENSION test_index_am")
     conn.execute("CREATE TABLE t AS SELECT i AS id FROM generate_series(1, 500000) i")
@@ -96,7 +96,7 @@ def test_the_team_comes_back_for_each_round(module, conn, workers):
     checks.assert_clean(conn, "t")
 
 
-@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("workers", [pytest.param(0, marks=pytest.mark.once), 2])
 def test_a_table_with_a_foreign_index_is_left_as_core_leaves_it(module, conn, workers):
     ours = state(conn, f"VACUUM (PARALLEL {workers}) t")
     conn.execute("SET cyclone.enabled = off")
@@ -124,6 +124,7 @@ def test_a_table_with_a_foreign_index_is_compacted(module, conn, statement):
     checks.assert_clean(conn, "t")
 
 
+@pytest.mark.once
 def test_autovacuum_with_workers_comes_to_a_foreign_index(module, new_cluster):
     cluster = new_cluster(
         autovacuum="on",
@@ -146,6 +147,7 @@ def test_autovacuum_with_workers_comes_to_a_foreign_index(module, new_cluster):
         checks.assert_clean(conn, "t")
 
 
+@pytest.mark.once
 @pytest.mark.parametrize("workers", [0, 2])
 def test_a_cancel_in_a_foreign_index_leaves_nothing_behind(module, cluster, conn, workers):
     make_table(conn)
@@ -164,6 +166,7 @@ def test_a_cancel_in_a_foreign_index_leaves_nothing_behind(module, cluster, conn
     checks.assert_clean(conn, "t")
 
 
+@pytest.mark.once
 def test_functions_that_are_not_parallel_safe_may_be_called_to_summarize(module, conn):
     conn.execute("CREATE SEQUENCE calls")
     conn.execute("""

@@ -109,7 +109,7 @@ def test_as_small_as_a_rewrite(conn, table):
     assert conn.execute("SELECT array_agg(ctid ORDER BY id) FROM t").fetchone() == place
 
 
-@pytest.mark.parametrize("wal_level", ["replica", pytest.param("logical", marks=pytest.mark.full), "minimal"])
+@pytest.mark.parametrize("wal_level", [*(pytest.param(level, marks=pytest.mark.full) for level in ("replica", "logical")), "minimal"])
 def test_tables_of_every_shape(base, wal_level):  # noqa: F811
     """The same rows, sound tables; none larger, and those that a rewrite makes much smaller much smaller."""
     shapes = [*SHAPES, *REWRITE_SHAPES, MIXED_MAP, MULTIXACTS]
@@ -156,6 +156,7 @@ def test_nothing_else_happens_to_the_rows(conn, table):
     assert content(conn, "t") == table
 
 
+@pytest.mark.once
 def test_rows_in_use_stay_until_they_are_free(cluster, db, conn, table):
     """A row that is locked, changed or inserted in an open transaction is passed over, and nobody waits for it."""
     [(last,)] = conn.execute("SELECT max(id) FROM t")
@@ -182,6 +183,7 @@ def test_rows_in_use_stay_until_they_are_free(cluster, db, conn, table):
     checks.assert_clean(conn, "t")
 
 
+@pytest.mark.once
 def test_old_snapshots_see_their_rows(cluster, db, conn, table):
     """The table cannot be truncated while a snapshot needs the old versions; who holds it is said."""
     with cluster.connect(db) as reader:
@@ -341,7 +343,7 @@ def test_a_foreign_key_is_checked_before_the_batch_is_audited(cluster, db, conn,
 POINTS = ("inplace-batch", "inplace-half", "inplace-pause", "inplace-lists", "heap-scan", "heap-vacuum", "truncate")
 
 
-@pytest.mark.parametrize("point", POINTS)
+@pytest.mark.parametrize("point", [pytest.param(point, marks=[pytest.mark.once] * (point != "inplace-half")) for point in POINTS])
 def test_who_fails_leaves_a_sound_table(cluster, db, conn, table, point):
     """An error anywhere; the next attempt takes up where this one ended."""
     failing = Background(cluster, db, INPLACE, {"cyclone.debug_point": f"{point}:any:error"})
@@ -711,6 +713,7 @@ def test_the_wait_for_old_snapshots_is_seen(cluster, db, conn):
     checks.assert_clean(conn, "t")
 
 
+@pytest.mark.once
 def test_a_standby_replays_it(new_cluster):
     primary = new_cluster(wal_consistency_checking="all")
     with primary.connect(TEMPLATE) as conn, primary.standby({"hot_standby_feedback": "on", "wal_receiver_status_interval": 1}).start() as standby:

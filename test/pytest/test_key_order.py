@@ -7,7 +7,7 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from conftest import CONFIG
+from conftest import CONFIG, every_other
 from cyclone_lab import checks
 from cyclone_lab.background import Parked
 from cyclone_lab.cluster import Cluster
@@ -398,8 +398,7 @@ def large(prefix):
         yield cluster
 
 
-@pytest.mark.parametrize(("workers", "parts"), [(0, 0), (1, 0), (1, 8)], ids=["alone", "whole", "collected"])
-@pytest.mark.parametrize("memory", [16, 64, 1024])
+@every_other("workers, parts, memory", [pytest.param(0, 0), pytest.param(1, 0), pytest.param(1, 8)], [16, 64, 1024])
 def test_all_processes_together_keep_to_their_memory(large, memory, workers, parts):
     """When the first index of each has its leaves, all entries are there, and the array for sorting has just been given back."""
     settings = {"maintenance_work_mem": f"{memory}MB", "cyclone.debug_btree_parts": parts}

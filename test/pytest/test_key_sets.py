@@ -13,6 +13,7 @@ from test_key_order import MAKE_TYPES, ORDERS, TYPES, assert_as_built_by_core
 from test_rewrite import content, run_script
 
 SETS = int(os.environ.get("CYCLONE_KEY_SETS", 5))
+FEW = int(os.environ.get("CYCLONE_KEY_SETS", 2))  # without --whole
 LEAST_MEMORY = "SELECT set_config(name, min_val, false) FROM pg_settings WHERE name = 'maintenance_work_mem'"
 SEED = int(os.environ.get("CYCLONE_SEED", random.randrange(1_000_000)))
 # By type: keys that differ late, or are equal without being alike.
@@ -87,7 +88,8 @@ def files_of(conn) -> dict[str, int]:
 
 def of_sets(test):
     """Have a test run for each set: with CYCLONE_SEED that of a set that has failed, the first one is that set."""
-    return pytest.mark.parametrize("seed", [SEED + number for number in range(SETS)], ids=[f"set-{number}" for number in range(SETS)])(test)
+    sets = [pytest.param(SEED + number, id=f"set-{number}", marks=[pytest.mark.full] * (number >= FEW)) for number in range(SETS)]
+    return pytest.mark.parametrize("seed", sets)(test)
 
 
 def assert_rewritten_as_by_core(conn, seed: int, command: str) -> None:

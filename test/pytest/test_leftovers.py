@@ -118,7 +118,7 @@ def aborted_transaction(conn) -> int:
 
 
 @pytest.mark.parametrize("wal_level", ["replica", "minimal"])
-@pytest.mark.parametrize("kind", ["", "UNLOGGED"])
+@pytest.mark.parametrize("kind", ["", pytest.param("UNLOGGED", marks=pytest.mark.once)])
 def test_nothing_is_left_over_by_a_crash(new_cluster, wal_level, kind):
     cluster = new_cluster(wal_level=wal_level, **({"max_wal_senders": 0} if wal_level == "minimal" else {}))
     with cluster.connect(TEMPLATE) as conn:
@@ -141,7 +141,7 @@ def test_nothing_is_left_over_by_a_crash(new_cluster, wal_level, kind):
     assert "PANIC" not in cluster.log and "TRAP" not in cluster.log
 
 
-@pytest.mark.parametrize("tries", [1, 2])
+@pytest.mark.parametrize("tries", [pytest.param(1, marks=pytest.mark.once), 2])
 def test_nothing_is_left_over_of_the_server_s_builds_with_workers(new_cluster, tries):
     """They are in a subtransaction, and so are the files that they fill; the first one may have failed already."""
     cluster = new_cluster()
@@ -252,6 +252,7 @@ def test_without_a_free_worker_files_remain_until_there_is_one(new_cluster):
         assert_sound(cluster, conn, before)
 
 
+@pytest.mark.once
 def test_a_database_s_timeout_does_not_keep_its_files(new_cluster):
     """A prepared transaction has the lock for which VACUUM FULL, and after the crash the worker, waits longer than that."""
     cluster = new_cluster()
@@ -496,6 +497,7 @@ def stray_on_standby(standby, conn) -> list[str]:
     return sorted(file.name for file in folder.iterdir() if file.name.isdigit() and file.name not in used)
 
 
+@pytest.mark.once
 def test_an_error_in_the_postmaster_does_not_keep_the_server_from_starting(new_cluster):
     cluster = new_cluster()
     with cluster.connect(TEMPLATE) as conn:
@@ -524,6 +526,7 @@ def test_an_error_in_the_postmaster_does_not_keep_the_server_from_starting(new_c
         assert_sound(cluster, conn, before)
 
 
+@pytest.mark.once
 def test_an_error_where_files_are_noted_is_a_warning(new_cluster):
     """It would be raised amid the invalidation of caches otherwise."""
     cluster = new_cluster()

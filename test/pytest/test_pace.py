@@ -96,6 +96,7 @@ def test_a_team_has_the_budget_of_one_process(conn, workers, indexes):
     checks.assert_clean(conn, "t")
 
 
+@pytest.mark.once
 def test_a_long_nap_is_counted_once(conn):
     """A process wakes up now and then during it."""
     conn.execute("CREATE TABLE t (a int)")
@@ -110,7 +111,7 @@ def test_a_long_nap_is_counted_once(conn):
     checks.assert_clean(conn, "t")
 
 
-@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("workers", [pytest.param(0, marks=pytest.mark.once), 2])
 def test_settings_change_while_it_runs(new_cluster, workers):
     """A reload reaches a running VACUUM, unless the session has a value of its own; and the session after it, as ever."""
     cluster = new_cluster(**SETTINGS, **STANDSTILL)
@@ -197,6 +198,7 @@ class Load:
         assert self._error is None
 
 
+@pytest.mark.once
 @pytest.mark.parametrize("target", ["", "LATENCY_TARGET '90min', "])
 def test_the_cost_delay_goes_by_the_settings(conn, target):
     """With a target, too, although that counts by weights of its own; also in the server's code for other indexes."""
@@ -312,6 +314,7 @@ def test_a_target_is_set_by_a_reload_in_each_phase(reloaded, point, workers):
     assert "terminated by signal" not in cluster.log[position:] and cluster.running
 
 
+@pytest.mark.once
 def test_what_is_taken_out_of_the_files_is_forgotten(new_cluster):
     cluster = new_cluster(**SETTINGS)
     with cluster.connect() as conn:
@@ -334,6 +337,7 @@ def test_what_is_taken_out_of_the_files_is_forgotten(new_cluster):
         vacuum.wait()
 
 
+@pytest.mark.once
 def test_the_leader_follows_a_reload_while_it_waits_for_a_worker(new_cluster):
     cluster = new_cluster(**SETTINGS, vacuum_cost_delay="10ms", vacuum_cost_limit=300)
     with cluster.connect() as conn:
@@ -393,6 +397,7 @@ def test_what_counts_as_a_statement(cluster, db, conn):
     assert watched(cluster, db, conn, f"{slow}; DROP TABLE x; SELECT 1", rounds=2) < SHORTER
 
 
+@pytest.mark.once
 def test_waiting_for_the_client_does_not_count(cluster, db, conn):
     """A client that takes its rows slowly is no reason for a VACUUM to hold back."""
     make_table(conn)
@@ -411,6 +416,7 @@ def test_waiting_for_the_client_does_not_count(cluster, db, conn):
     cancel(conn, vacuum)
 
 
+@pytest.mark.once
 def test_a_target_governs_small_tables_too(cluster, db, conn):
     """Tables that take less than a tick each, one after the other: they are one VACUUM."""
     for number in range(100):
@@ -424,6 +430,7 @@ def test_a_target_governs_small_tables_too(cluster, db, conn):
     vacuum.finish()
 
 
+@pytest.mark.once
 def test_a_command_that_fails_early_watches_nobody(cluster, db, conn):
     """Before the first table: were the session still watching, its own statements would not be timed."""
     make_table(conn)
@@ -438,6 +445,7 @@ def test_a_command_that_fails_early_watches_nobody(cluster, db, conn):
         vacuum.wait()
 
 
+@pytest.mark.once
 def test_an_error_ends_the_pace_too(cluster, db, conn):
     """After a failed VACUUM with a target, whichever process failed, the session's next ones are as fast as ever, and statements go on."""
     make_table(conn)

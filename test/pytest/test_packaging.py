@@ -251,6 +251,7 @@ def check_engine(prefix: Path, *arguments: str) -> subprocess.CompletedProcess:
         return subprocess.run(command, stdin=program, text=True, capture_output=True, env=env, **as_server_user())
 
 
+@pytest.mark.once
 def test_check_engine(prefix):
     """The command that images and packages call says whether the engine is on."""
     command = 'test "$(psql --no-psqlrc --tuples-only --no-align --dbname=postgres --command="SELECT count(*) FROM checked")" = 5000'

@@ -12,7 +12,7 @@ from dataclasses import replace
 import psycopg
 import pytest
 
-from conftest import TEMPLATE
+from conftest import TEMPLATE, every_other
 from cyclone_lab import checks, slow_disk
 from cyclone_lab.background import DEBUG_POINT_LOCK, Background, Parked, wait_until
 
@@ -73,8 +73,7 @@ def workers(conn) -> int:
     return number
 
 
-@pytest.mark.parametrize("options", ["PARALLEL 4", "PARALLEL 4, INDEX_CLEANUP off", "FULL, PARALLEL 4"])
-@pytest.mark.parametrize("one_in", [1, 2, 5])
+@every_other("options, one_in", ["PARALLEL 4", "PARALLEL 4, INDEX_CLEANUP off", "FULL, PARALLEL 4"], [1, 2, 5])
 def test_workers_that_come_and_go_by_chance_do_each_page_once(conn, one_in, options):
     """A worker that leaves a phase early comes back to it, or doesn't: the table is as it is after a VACUUM by one process."""
     make_table(conn)

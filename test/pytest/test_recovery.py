@@ -94,6 +94,7 @@ def test_tables_are_sound_after_a_crash_in_each_phase(new_cluster):
     assert "inconsistent page" not in cluster.log and "PANIC" not in cluster.log
 
 
+@pytest.mark.once
 @pytest.mark.parametrize("victim", ["leader", "worker"])
 def test_the_server_recovers_from_the_sudden_death_of_one_process(new_cluster, victim):
     cluster = new_cluster(**CHECK_WAL)

@@ -11,7 +11,7 @@ import re
 import psycopg
 import pytest
 
-from conftest import TEMPLATE
+from conftest import TEMPLATE, every_other
 from cyclone_lab import build, checks
 from cyclone_lab.background import Background, Parked, wait_until
 from cyclone_lab.files import missing_files, stray_files, wait_for_cleaning
@@ -334,10 +334,9 @@ def test_progress_is_shown(cluster, db, conn, versions):  # noqa: F811
     assert conn.execute("SELECT FROM pg_stat_progress_repack").fetchall() == []
 
 
-@pytest.mark.parametrize("how", ["error", "cancel", "terminate"])
-@pytest.mark.parametrize(("point", "role"), [
-    *((point, "leader") for point in POINTS), ("heap-copy", "worker")
-])  # fmt: skip
+@every_other(
+    "point, role, how", [*(pytest.param(point, "leader") for point in POINTS), pytest.param("heap-copy", "worker")], ["error", "cancel", "terminate"]
+)
 def test_who_fails_leaves_the_table_as_it_was(cluster, db, conn, versions, point, role, how):  # noqa: F811
     assert_failure_does_no_harm(cluster, db, conn, versions, point, role, how, REPACK)
 

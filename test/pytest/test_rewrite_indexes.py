@@ -7,7 +7,7 @@ import signal
 import psycopg
 import pytest
 
-from conftest import CONFIG, TEMPLATE, create_with_template
+from conftest import CONFIG, TEMPLATE, create_with_template, every_other
 from cyclone_lab import checks
 from cyclone_lab.background import DEBUG_POINT_LOCK, Background, Parked, wait_until
 from cyclone_lab.cluster import Cluster
@@ -275,8 +275,8 @@ def core(base):
     (0, 0, {}),
     (2, 0, {}),
     (2, 0, {"default_transaction_isolation": "serializable"}),
-    (2, 0, WAL_LEVELS["minimal"]),  # new files are logged at commit, as they are small
-    (2, 0, {**WAL_LEVELS["minimal"], "wal_skip_threshold": 0, "fsync": "on"}),  # or flushed
+    pytest.param(2, 0, WAL_LEVELS["minimal"], marks=pytest.mark.full),  # new files are logged at commit, as they are small
+    pytest.param(2, 0, {**WAL_LEVELS["minimal"], "wal_skip_threshold": 0, "fsync": "on"}, marks=pytest.mark.full),  # or flushed
     (2, 5, {}),
     (1, 2, WAL_LEVELS["minimal"]),
     (2, 3, {**WAL_LEVELS["minimal"], "wal_skip_threshold": 0, "fsync": "on"}),
@@ -353,13 +353,15 @@ def indexed(conn):
     yield content(conn, "t")
 
 
-@pytest.mark.parametrize("how", ["error", "cancel", "terminate"])
-@pytest.mark.parametrize(("point", "role", "parts"), [
+PLACES_OF_FAILURES = [
     ("rewrite-index-files", "leader", 0), ("rewrite-index", "leader", 0), ("rewrite-index", "worker", 0),
     ("rewrite-btree-part", "worker", 3), ("rewrite-btree-part", "leader", 3), ("rewrite-btree-join", "leader", 3),
     ("rewrite-index-alone", "leader", 0), ("rewrite-entry-sort", "leader", 3), ("rewrite-entry-sort", "worker", 3),
     ("rewrite-collect", "leader", 3), ("rewrite-collect", "worker", 3),
-])  # fmt: skip
+]  # fmt: skip
+
+
+@every_other("point, role, parts, how", [pytest.param(*place) for place in PLACES_OF_FAILURES], ["error", "cancel", "terminate"])
 def test_who_fails_leaves_the_table_as_it_was(cluster, db, conn, indexed, point, role, parts, how):
     settings = {**SETTINGS, "cyclone.debug_btree_parts": parts}
     files = relation_files(cluster, conn)

@@ -79,7 +79,7 @@ def written(conn, sql: str) -> tuple[int, int]:
 
 
 @pytest.mark.parametrize("kind", ["", "UNLOGGED"])
-@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("workers", [pytest.param(0, marks=pytest.mark.once), 2])
 def test_several_pages_are_written_at_a_time(server, kind, workers):
     with cold(server, kind) as conn:
         writes, pages = written(conn, f"VACUUM (PARALLEL {workers}) t")
@@ -138,6 +138,7 @@ def test_a_write_that_fails_ends_the_vacuum_only(server, relation, error, lastin
     assert_checksums(server)
 
 
+@pytest.mark.once
 def test_a_ring_that_holds_the_table_is_not_written(server):
     with server.connect() as conn:
         conn.execute("DROP TABLE IF EXISTS t")
@@ -152,6 +153,7 @@ def test_a_ring_that_holds_the_table_is_not_written(server):
         checks.assert_clean(conn, "t")
 
 
+@pytest.mark.once
 @pytest.mark.parametrize("connections", [30, 400])
 def test_pages_are_written_together_whatever_the_number_of_connections(prefix, connections):
     """A read stream may take all pages that the server's limit of pins gives to a process."""

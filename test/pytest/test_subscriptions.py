@@ -60,6 +60,7 @@ def test_partitions_of_a_target_are_targets(conn, subscription, target):
     checks.assert_clean(conn, "t")
 
 
+@pytest.mark.once
 def test_relatives_of_a_target_are_no_targets(conn, subscription):
     """Other partitions' parents, children by inheritance, and parents of targets have nothing to fear."""
     conn.execute("CREATE TABLE root (id int, filler text) PARTITION BY RANGE (id)")
@@ -76,6 +77,7 @@ def test_relatives_of_a_target_are_no_targets(conn, subscription):
     checks.assert_clean(conn, "t")
 
 
+@pytest.mark.once
 def test_a_circle_in_the_catalog_is_damage(conn, subscription):
     """A partition that is its own parent."""
     run_script(conn, LEAF)
@@ -86,7 +88,7 @@ def test_a_circle_in_the_catalog_is_damage(conn, subscription):
     conn.execute("UPDATE pg_inherits SET inhparent = 'root'::regclass WHERE inhrelid = 'branch'::regclass")
 
 
-@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("workers", [pytest.param(0, marks=pytest.mark.once), 2])
 @pytest.mark.parametrize("make, target, statement", [(PLAIN, "t", INPLACE), (LEAF, "root", MOVE), (MAKE_VALUES, "t", MOVE)])
 def test_a_subscription_that_comes_meanwhile(cluster, db, conn, subscription, make, target, statement, workers):
     """A process that is about to begin a batch sees it, and nothing moves from then on."""
@@ -102,7 +104,7 @@ def test_a_subscription_that_comes_meanwhile(cluster, db, conn, subscription, ma
     checks.assert_clean(conn, "t")
 
 
-@pytest.mark.parametrize("make", [PLAIN, MAKE_VALUES])
+@pytest.mark.parametrize("make", [pytest.param(PLAIN, marks=pytest.mark.once), MAKE_VALUES])
 def test_none_comes_while_rows_are_being_moved(cluster, db, conn, subscription, make):
     """From a batch's look to its commit; or a worker could begin to look for rows in between."""
     run_script(conn, make)
@@ -118,7 +120,7 @@ def test_none_comes_while_rows_are_being_moved(cluster, db, conn, subscription, 
     checks.assert_clean(conn, "t")
 
 
-@pytest.mark.parametrize("make", [PLAIN, MAKE_VALUES])
+@pytest.mark.parametrize("make", [pytest.param(PLAIN, marks=pytest.mark.once), MAKE_VALUES])
 def test_who_drops_a_table_waits_for_no_batch(cluster, db, conn, make):
     """He needs pg_subscription_rel, too, but is not to be kept from it where there are no subscriptions; their makers are."""
     run_script(conn, make)
@@ -159,6 +161,7 @@ def test_a_subscription_counts_before_it_is_committed(cluster, db, conn, committ
     checks.assert_clean(conn, "t")
 
 
+@pytest.mark.once
 def test_who_is_about_to_subscribe_goes_first(cluster, db, conn, subscription):
     """He has queued for his lock behind a batch; the next one sees what he did."""
     run_script(conn, PLAIN)
@@ -200,6 +203,7 @@ def test_subscriptions_that_are_being_changed(cluster, db, conn, subscription):
     checks.assert_clean(conn, "t")
 
 
+@pytest.mark.once
 def test_nothing_is_attached_above_a_table(cluster, db, conn):
     """Nor above a partitioned table that it is a partition of: who attaches locks all down to the leaves."""
     run_script(conn, LEAF)
@@ -363,7 +367,7 @@ def test_a_worker_that_goes_on_with_a_table_taken_from_its_subscription(late_wor
     checks.assert_clean(conn, "t")
 
 
-@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("workers", [pytest.param(0, marks=pytest.mark.once), 2])
 def test_a_batch_is_undone_for_such_a_worker(late_worker, workers):
     """It may have begun to look for a row before that was moved, so nothing is committed; and is done once more later."""
     cluster, conn, go_on, catch_up = late_worker
@@ -388,6 +392,7 @@ def passes(said: list[str]) -> int:
     return next(int(found[1]) for found in map(re.compile(r"moved \d+ rows out of \d+ pages in (\d+) passes").search, said) if found)
 
 
+@pytest.mark.once
 def test_room_that_was_filled_in_vain_is_filled_once_more(late_worker):
     """A batch that is undone leaves its rows in front, dead; they don't keep others from being moved in the same pass."""
     cluster, conn, go_on, catch_up = late_worker

@@ -48,7 +48,9 @@ def report_of(conn, statement: str) -> str:
     return "\n".join(said)
 
 
-@pytest.mark.parametrize("enabled, workers", [("off", 0), ("on", 0), ("on", 2)])
+@pytest.mark.parametrize(
+    "enabled, workers", [pytest.param("off", 0, marks=pytest.mark.full), pytest.param("on", 0, marks=pytest.mark.once), ("on", 2)]
+)
 @pytest.mark.parametrize("freezable", [True, False], ids=["freezable", "not-freezable"])
 def test_eager_scanning_freezes_a_fifth_or_gives_up_by_region(conn, pg_major, enabled, workers, freezable):
     conn.execute(BURN)
@@ -154,6 +156,7 @@ def test_failsafe_from_the_start_bypasses_indexes_and_truncation_as_core_does(fa
     assert_vacuumable(conn, "team")
 
 
+@pytest.mark.once
 def test_the_nearer_the_failsafe_the_more_a_vacuum_does_beside_a_target(failsafe_conn):
     """Half of the way, of which a relative measure is the root: nobody's statements hold it back more than that."""
     conn = failsafe_conn
@@ -173,6 +176,7 @@ def burn_most_of_the_way(conn) -> None:
     burn_until_age(conn, "alone", FREEZE_MAX_AGE + (FAILSAFE_AGE - FREEZE_MAX_AGE) * 9 // 10)
 
 
+@pytest.mark.once
 def test_the_nearer_the_failsafe_the_less_a_cost_delay_holds_back(failsafe_conn):
     """Also in the server's code, which vacuums indexes of other kinds. By this delay the table would take an hour."""
     conn = failsafe_conn
@@ -185,6 +189,7 @@ def test_the_nearer_the_failsafe_the_less_a_cost_delay_holds_back(failsafe_conn)
     checks.assert_clean(conn, "alone")
 
 
+@pytest.mark.once
 def test_a_vacuum_that_was_faster_than_it_need_be_owes_nothing_for_that(failsafe_conn):
     """It comes to a cost delay after a time without one: by its own clock, for which it didn't wait till then, it would owe minutes."""
     conn = failsafe_conn
@@ -205,6 +210,7 @@ def test_a_vacuum_that_was_faster_than_it_need_be_owes_nothing_for_that(failsafe
     checks.assert_clean(conn, "alone")
 
 
+@pytest.mark.once
 def test_what_an_old_table_uses_beyond_a_target_is_not_left_for_others_to_pay(failsafe_conn):
     """Or else a younger table with the same target would wait until long after the VACUUM of the old one has ended."""
     conn = failsafe_conn
@@ -249,7 +255,7 @@ def test_in_an_emergency_the_whole_team_freezes_and_nobody_sleeps_or_touches_an_
     assert_vacuumable(conn, "team")
 
 
-@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("workers", [pytest.param(0, marks=pytest.mark.once), 2])
 def test_failsafe_among_the_indexes_stops_there_and_keeps_the_dead_items(failsafe_conn, workers):
     conn = failsafe_conn
     burn_until_age(conn, "team", FAILSAFE_AGE - 200)
