@@ -240,7 +240,7 @@ def test_an_enum_that_gets_a_value_meanwhile(cluster, db, conn, point):
     is_collected = point == "rewrite-index"
     run_script(conn, MAKE_TYPES)
     conn.execute("CREATE TABLE t (id int, m mood)")
-    conn.execute("INSERT INTO t SELECT hashint4(i), (enum_range(NULL::mood))[1 + i % 3] FROM generate_series(1, 400000) i")
+    conn.execute("INSERT INTO t SELECT hashint4(i), (SELECT enum_range(NULL::mood))[1 + i % 3] FROM generate_series(1, 400000) i")
     conn.execute("CREATE INDEX ON t (id, m)")
     if is_collected:
         conn.execute("CREATE INDEX ON t (m, id)")

@@ -46,20 +46,20 @@ def random_table(conn, chance: random.Random, rows: int) -> dict[str, str]:
     # a value that comes when there are indexes already
     conn.execute("ALTER TYPE extended ADD VALUE 'so-so' BEFORE 'ok'")
     conn.execute("SELECT setseed(%s)", (chance.random(),))
-    keys = []
+    keys, places, pools = [], [], []
     for name, kind in columns.items():
         ends, rest = TYPES[kind]
         pool = [f"CAST({value} AS {kind})" for value in ends + [rest] * chance.randint(0, 20) + NEIGHBOURS.get(kind, []) * chance.randint(0, 3)]
         size = chance.choice([1, 2, 30, rows])
         one = f"CASE (random() * {len(pool) - 1})::int {' '.join(f'WHEN {number} THEN {value}' for number, value in enumerate(pool))} END"
-        conn.execute(
-            f"CREATE TEMP TABLE pool_{name} AS SELECT array_agg({one}) AS keys"
-            f" FROM (SELECT i, random() r FROM generate_series(1, {size}) i) s"
-        )
+        conn.execute(f"CREATE TEMP TABLE pool_{name} AS SELECT i AS place, {one} AS key FROM (SELECT i, random() r FROM generate_series(1, {size}) i) s")
         skew, nulls = chance.choice([1, 4]), chance.choice([0, 0, 0.1, 0.9])
-        keys.append(f"CASE WHEN random() >= {nulls} THEN (SELECT keys FROM pool_{name})[1 + floor(random() ^ {skew} * {size})::int] END")
-    in_order = chance.choice(["", f" ORDER BY {', '.join(str(2 + number) for number in range(min(3, len(kinds))))}"])
-    conn.execute(f"INSERT INTO t SELECT i, {', '.join(keys)} FROM generate_series(1, {rows}) i{in_order}")
+        keys.append(f"pool_{name}.key")
+        places.append(f"CASE WHEN random() >= {nulls} THEN 1 + floor(random() ^ {skew} * {size})::int END AS {name}")
+        pools.append(f"LEFT JOIN pool_{name} ON pool_{name}.place = row.{name}")
+    order = ", ".join(str(2 + number) for number in range(min(3, len(kinds)))) if chance.random() < 0.5 else "1"
+    rows_of_places = f"(SELECT i, {', '.join(places)} FROM generate_series(1, {rows}) i) row"
+    conn.execute(f"INSERT INTO t SELECT i, {', '.join(keys)} FROM {rows_of_places} {' '.join(pools)} ORDER BY {order}")
     for name in columns:
         conn.execute(f"DROP TABLE pool_{name}")
     return columns
