@@ -392,7 +392,6 @@ def passes(said: list[str]) -> int:
     return next(int(found[1]) for found in map(re.compile(r"moved \d+ rows out of \d+ pages in (\d+) passes").search, said) if found)
 
 
-@pytest.mark.once
 def test_room_that_was_filled_in_vain_is_filled_once_more(late_worker):
     """A batch that is undone leaves its rows in front, dead; they don't keep others from being moved in the same pass."""
     cluster, conn, go_on, catch_up = late_worker
