@@ -234,6 +234,12 @@ ISOLATION = $(notdir $(basename $(call below_top,test/specs/*.spec)))
 ISOLATION_OPTS = $(REGRESS_OPTS)
 
 PGXS := $(shell $(PG_CONFIG) --pgxs)
+
+# A server with LLVM wants bitcode, too, by the clang that it was built with. Nobody misses it: no query is made of our functions alone.
+server_clang := $(or $(CLANG),$(shell sed -n 's/^CLANG *= *//p' '$(dir $(PGXS))../Makefile.global' 2>/dev/null))
+ifeq ($(shell command -v $(server_clang) 2>/dev/null),)
+override with_llvm := no
+endif
 include $(PGXS)
 
 # The tests are of the engine, also where the server's files leave it off, as docs/rollout.md has it at first.

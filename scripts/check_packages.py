@@ -4,7 +4,8 @@
 For each release debootstrap makes a system in a folder. In a copy of it the source package and the packages are built as an ordinary
 user, with their tests, where nothing is installed but what debian/control names; lintian may find no error, and the tests of
 debian/tests run on the installed packages. In another copy they are installed, used by debian/tests/engine, and removed without a trace.
-In others the steps of the Dockerfiles run as docker runs them, with Debian's server in place of the image's.
+In another one the block for Debian in docs/install.md is followed, on a server that runs. In others the steps of the Dockerfiles run as
+docker runs them, with Debian's server in place of the image's.
 
 The last commit is built. The mirror is that of this machine's apt, with its settings. It needs root, Debian, debootstrap, 5 GB in
 the folder, and some five minutes for each release. The packages are in build/debs/<release> in the end, beside the log; the folder is
@@ -151,6 +152,18 @@ def use(bare: System, packages: list[Path]) -> None:
         raise Failed(f"what the packages leave behind:\n{left}")
 
 
+def follow_the_page(bare: System) -> None:
+    """Install from source on a server that runs, as docs/install.md has it."""
+    [block] = re.findall(r"^```sh\n(sudo apt install .*?)^```", (REPO / "docs/install.md").read_text(), re.MULTILINE | re.DOTALL)
+    system = bare.copy("reader")
+    system.put('APT::Get::Assume-Yes "true"; APT::Install-Recommends "true";\n', "/etc/apt/apt.conf.d/91reader")
+    system.run("apt-get --quiet install postgresql sudo")
+    major = system.run("ls /usr/lib/postgresql").split()[-1]
+    system.unpack_source("/src")
+    commands = re.sub(r"(?<=[-/ ])18(?=[/ \n])", major, block)
+    system.run(f"pg_createcluster {major} main --start\n{commands}", "/src")  # grep, the last one, fails if VACUUM is PostgreSQL's
+
+
 def steps(dockerfile: Path) -> list[tuple[str, str]]:
     """Return the instructions of a Dockerfile, and what each is given."""
     text = re.sub(r"\\\n\s*", "", re.sub(r"^\s*#.*\n", "", dockerfile.read_text(), flags=re.MULTILINE))
@@ -212,6 +225,7 @@ def check(release: str, folder: Path, version: str) -> str:
     for package in packages:
         shutil.copy(package, results)
     use(bare, packages)
+    follow_the_page(bare)
     server = build_images(bare)
     return f"with PostgreSQL {server}: {' '.join(sorted(package.name for package in packages))}"
 

@@ -1,7 +1,7 @@
 """README and docs/ are true: each SQL block runs, and says what is shown below it; each `make` command is one; the table of settings
 is the server's. A block that can't be run here has "<!-- not run: the reason -->" in the line above it; one for a newer server has
-"<!-- from 19 -->", one for a server with another library "<!-- with LIBRARY -->". Blocks marked ini are configuration files; those marked
-output are what the SQL before them prints.
+"<!-- from 19 -->", one for a server with another library "<!-- with LIBRARY -->", one that has a test of its own "<!-- run: the test -->".
+Blocks marked ini are configuration files; those marked output are what the SQL before them prints.
 """
 
 import os
@@ -18,7 +18,7 @@ import conftest
 from cyclone_lab import build, checks
 from cyclone_lab.background import wait_until
 from cyclone_lab.cluster import Cluster
-from cyclone_lab.postgres import REPO, as_server_user, run_program
+from cyclone_lab.postgres import REPO, as_server_user, program_env, program_path, run_program
 
 PAGES = [REPO / "README.md", REPO / "SECURITY.md", *sorted((REPO / "docs").glob("*.md")), REPO / "bench/research-log.md"]
 BLOCK = re.compile(r"(?:^<!-- (?P<mark>.*?) -->\n)?^```(?P<kind>\w*)\n(?P<text>.*?)^```$", re.MULTILINE | re.DOTALL)
@@ -45,7 +45,7 @@ class Block:
 
 
 def blocks(page: Path, major: int = 99) -> list[Block]:
-    """Return the blocks of a page, but for those that say that they aren't run, or only on servers newer than this."""
+    """Return the blocks of a page, but for those that say that they aren't run, or only on servers newer than this, or elsewhere."""
     text, found = page.read_text(), []
     for match in BLOCK.finditer(text):
         where = f"{page.relative_to(REPO)}:{text[: match.start()].count(chr(10)) + 1}"
@@ -54,16 +54,16 @@ def blocks(page: Path, major: int = 99) -> list[Block]:
             found[-1].shown = block.text
         found.append(block)
     since = {block.where: int((re.fullmatch(r"from (\d+)", block.mark) or (0, 0))[1]) for block in found}
-    return [block for block in found if not block.mark.startswith(("not run: ", "with ")) and since[block.where] <= major]
+    return [block for block in found if not block.mark.startswith(("not run: ", "with ", "run: ")) and since[block.where] <= major]
 
 
-def blocks_with(library: str) -> list[Block]:
-    """Return the blocks of all pages that need another library."""
+def blocks_marked(mark: str) -> list[Block]:
+    """Return the blocks of all pages that have this above them."""
     return [
         Block(match["kind"], match["text"], match["mark"], str(page.relative_to(REPO)))
         for page in PAGES
         for match in BLOCK.finditer(page.read_text())
-        if match["mark"] == f"with {library}"
+        if match["mark"] == mark
     ]
 
 
@@ -136,24 +136,62 @@ def test_questions_of_the_readme(cluster, shop):
 def test_beside_pg_stat_statements(new_cluster):
     server = new_cluster(shared_preload_libraries="pg_cyclone, pg_stat_statements")
     server.sql("CREATE EXTENSION pg_stat_statements")
-    [block] = blocks_with("pg_stat_statements")
+    [block] = blocks_marked("with pg_stat_statements")
     server.sql("VACUUM pg_class")
     assert ("VACUUM pg_class", 1) in server.sql(block.text)
 
 
+def assert_made(prefix, where: str, words: list[str]) -> None:
+    """A command is make's, and make would run it: what it does is for other tests."""
+    while words and (words[0] == "sudo" or re.match(r"[A-Z_0-9]+=", words[0])):
+        del words[0]
+    assert words[:1] == ["make"], f"{where}: `{shlex.join(words)}` can't be run here; say so above the block"
+    arguments = [re.sub(r"^PG_CONFIG=.*", f"PG_CONFIG={prefix}/bin/pg_config", word) for word in words[1:]]
+    made = subprocess.run(["make", "-n", *arguments], cwd=REPO, capture_output=True, text=True)
+    assert made.returncode == 0, f"{where}: {shlex.join(words)}\n{made.stderr}"
+
+
 @with_blocks("sh")
 def test_shell(prefix, pg_major, page):
-    """Each command is make's, and make would run it: what it does is for other tests."""
     (REPO / "build" / str(pg_major)).mkdir(parents=True, exist_ok=True)  # as the make that only says what it would do doesn't
     for block in blocks(page):
         for line in re.sub(r"\\\n", " ", block.text).splitlines() if block.kind == "sh" else ():
-            words = shlex.split(line, comments=True)
-            while words and (words[0] == "sudo" or re.match(r"[A-Z_0-9]+=", words[0])):
-                del words[0]
-            assert words[:1] == ["make"], f"{block.where}: `{line}` can't be run here; say so above the block"
-            arguments = [re.sub(r"^PG_CONFIG=.*", f"PG_CONFIG={prefix}/bin/pg_config", word) for word in words[1:]]
-            made = subprocess.run(["make", "-n", *arguments], cwd=REPO, capture_output=True, text=True)
-            assert made.returncode == 0, f"{block.where}: {line}\n{made.stderr}"
+            assert_made(prefix, block.where, shlex.split(line, comments=True))
+
+
+def test_installing(prefix, pg_major):
+    """Each block that installs ends with the line that docs/install.md shows; before that, the server preloads nothing, and says so.
+
+    Packages come by themselves here, make says what it would do, the library being there, and the server is one of the test's own.
+    """
+    (REPO / "build" / str(pg_major)).mkdir(parents=True, exist_ok=True)
+    look, *ways = [block for block in blocks_marked("run: test_installing") if block.where != "README.md"]
+    [in_readme] = [block for block in blocks_marked("run: test_installing") if block.where == "README.md"]
+    assert in_readme.text == ways[0].text and len(ways) == 3
+    [shown] = [block for block in blocks(REPO / "docs/install.md") if block.kind == "output"]
+    asks = re.compile(r"sudo -u postgres (?:/usr/local/pgsql/bin/)?psql (.*)")
+
+    def say(server: Cluster, line: str) -> str:
+        """Run a line of a block for a server; return what it prints."""
+        if asked := asks.match(line):
+            command = f"{shlex.quote(str(program_path(prefix, 'psql')))} -X {asked[1]}"
+            env = program_env(prefix, **server.client_env())
+            return subprocess.run(command, shell=True, env=env, stdout=subprocess.PIPE, text=True).stdout
+        if re.match(r"sudo .*\brestart\b", line):
+            server.restart()
+        elif not re.match(r"sudo (apt|dnf) install [\w -]+$", line):
+            assert_made(prefix, "docs/install.md", shlex.split(line, comments=True))
+        return ""
+
+    with Cluster.create(prefix, {}) as server:
+        server.start()
+        assert say(server, look.text.strip()).split()[2:] == ["(1", "row)"]
+        for way in ways:
+            lines = way.text.splitlines()
+            assert len(lines) <= 6 and say(server, lines[-1]) == "", "PostgreSQL's VACUUM has no such line"
+            assert [say(server, line) for line in lines][-1] == shown.text
+            server.sql("ALTER SYSTEM RESET ALL")
+            server.restart()
 
 
 @with_blocks("ini")
@@ -203,6 +241,13 @@ def test_wait_events():
     names = set(re.findall(r'"(Cyclone[A-Z]\w+)"', source)) | set(re.findall(r'#define \w*TRANCHE\s+"(.*?)"', source))
     page = " ".join((REPO / "docs/views.md").read_text().split("## Wait events")[1].split())
     assert len(names) > 15 and [name for name in sorted(names) if f"`{name}`" not in page] == []
+
+
+@pytest.mark.once
+def test_contributing_says_what_is_tested_where():
+    page = (REPO / "CONTRIBUTING.md").read_text()
+    names = [path.stem.removeprefix("test_") for path in sorted((REPO / "test/pytest").glob("test_*.py"))]
+    assert [name for name in names if f"`{name}`" not in page] == []
 
 
 def messages_shown(page: str) -> list[str]:

@@ -138,7 +138,7 @@ def test_packages_tell_the_same():
     assert text("debian/changelog").startswith(f"pg-cyclone ({version}-") and re.search(rf"^Version:\s+{version}$", spec, re.MULTILINE)
     assert f" - {version}-" in spec and f"pg-cyclone:{version}-" in text("packaging/Dockerfile.image-volume")
 
-    assert set(re.findall(r"pg-cyclone[-:](\d[\d.]*\d)", text("docs/install.md"))) == {version}
+    assert set(re.findall(r"pg-cyclone[-:](\d[\d.]*\d)", text("docs/packages.md"))) == {version}
 
     described = [words(part) for part in re.split(r"^%description.*", spec, flags=re.MULTILINE)[1:]]
     for stanza, told in zip(stanzas("debian/control.in")[1:], (described[0], described[2]), strict=True):
@@ -194,6 +194,27 @@ def test_the_rpms_spec(prefix, pg_major):
     assert "with_llvm=no" in rpmspec(prefix, "--parse") and "with_llvm=yes" in rpmspec(prefix, "--define=llvm 1", "--parse")
 
 
+def test_a_server_with_llvm_needs_no_clang(prefix, tmp_path):
+    """Bitcode is built where there is the clang that the server was built with, and else it isn't asked for."""
+    pgxs, clang, script = tmp_path / "pgxs", tmp_path / "clang-of-the-server", tmp_path / "pg_config"
+    shutil.copytree(Path(run_program(prefix, "pg_config", "--pgxs").stdout.strip()).parents[2], pgxs)
+    settings = pgxs / "src/Makefile.global"
+    has = {"with_llvm": "yes", "CLANG": clang}
+    settings.write_text(re.sub(r"^(with_llvm|CLANG)\s*=.*", lambda found: f"{found[1]} = {has[found[1]]}", settings.read_text(), flags=re.MULTILINE))
+    script.write_text(f"#!/bin/sh\nif [ $1 = --pgxs ]; then echo {pgxs}/src/makefiles/pgxs.mk; else exec {program_path(prefix, 'pg_config')} $1; fi\n")
+    script.chmod(0o755)
+
+    def commands() -> str:
+        (tmp_path / "objects").mkdir(exist_ok=True)
+        command = ["make", "-n", "-C", tmp_path / "objects", "-f", REPO / "Makefile", f"PG_CONFIG={script}", "all"]
+        return subprocess.run(command, check=True, capture_output=True, text=True, env=program_env(prefix)).stdout
+
+    assert "pg_cyclone.so" in commands() and str(clang) not in commands()
+    clang.write_text("#!/bin/sh\n")
+    clang.chmod(0o755)
+    assert str(clang) in commands()
+
+
 @pytest.mark.full
 def test_the_rpms(prefix, pg_major, tmp_path):
     """They are built of the archive, and have each file."""
@@ -235,8 +256,8 @@ def test_dockerfiles(name):
 
 
 def test_the_cluster_of_cloudnativepg():
-    """What docs/install.md has of it is YAML, preloads the library, and names an image of this version."""
-    [block] = re.findall(r"^```yaml\n(.*?)^```$", text("docs/install.md"), re.MULTILINE | re.DOTALL)
+    """What docs/packages.md has of it is YAML, preloads the library, and names an image of this version."""
+    [block] = re.findall(r"^```yaml\n(.*?)^```$", text("docs/packages.md"), re.MULTILINE | re.DOTALL)
     server = yaml.safe_load(block)["spec"]["postgresql"]
     [extension] = server["extensions"]
     assert server["shared_preload_libraries"] == ["pg_cyclone"] and re.fullmatch(r"[a-z0-9][a-z0-9_-]*", extension["name"])
