@@ -3,12 +3,13 @@ and the failsafe, which comes on when it is late, be it before the vacuum, in th
 
 import re
 
+import psycopg
 import pytest
 
 from conftest import CONFIG, TEMPLATE, create_with_template
 from cyclone_lab import checks
 from cyclone_lab.background import Background, Parked, wait_until
-from cyclone_lab.postgres import hand_over
+from cyclone_lab.postgres import as_server_user, hand_over, run_program
 from test_pace import BUSY, LEAST_BUDGET, Load, pace
 
 FREEZE_MAX_AGE = 100_000  # the least that autovacuum_freeze_max_age can be
@@ -301,3 +302,52 @@ def test_failsafe_in_the_heap_scan_comes_on_after_4_gb(failsafe_base):
             assert said.count(WARNING) == 1
             assert "index scan bypassed by failsafe" in said
             assert f"{workers} launched" in said
+
+
+SEGMENT_XIDS, SEGMENT_BYTES = 32 * 32768, 32 * 8192  # of a file of the commit log
+REFUSED_BEFORE = 3_000_000  # so many transaction IDs before wraparound the server assigns no more
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_where_the_server_refuses_transaction_ids(new_cluster, workers):
+    """VACUUM by the engine works where the server assigns no transaction IDs any more, and so do the views. A slot holds the catalogs back,
+    so nothing else ends this. When it is dropped, as cyclone.horizon says, autovacuum by the engine does."""
+    cluster = new_cluster(wal_level="logical", autovacuum="on", autovacuum_naptime="1s", **{"cyclone.autovacuum": "on"})
+    with cluster.connect() as conn:
+        conn.execute("CREATE EXTENSION pg_cyclone")
+        checks.create_extensions(conn)
+        conn.execute("CREATE TABLE t (id int PRIMARY KEY, note text) WITH (autovacuum_enabled = off)")
+        conn.execute("INSERT INTO t SELECT i, repeat('x', 200) FROM generate_series(1, 20000) i")
+        conn.execute("DELETE FROM t WHERE id % 3 = 0 OR id > 15000")
+        conn.execute("SELECT pg_create_logical_replication_slot('late', 'pgoutput')")
+    cluster.stop()
+    [oldest] = re.findall(r"oldestXID: +(\d+)", run_program(cluster.prefix, "pg_controldata", "-D", cluster.data).stdout)
+    xid = int(oldest) + 2**31 - REFUSED_BEFORE + 1000
+    run_program(cluster.prefix, "pg_resetwal", "-x", str(xid), "-D", cluster.data, **as_server_user())
+    segment = cluster.data / "pg_xact" / f"{xid // SEGMENT_XIDS:04X}"
+    segment.write_bytes(bytes(SEGMENT_BYTES))
+    hand_over(segment)
+    cluster.start()
+    with cluster.connect() as conn:
+        with pytest.raises(psycopg.errors.ProgramLimitExceeded, match="not accepting commands"):
+            conn.execute("INSERT INTO t VALUES (0)")
+        said = report_of(conn, f"VACUUM (VERBOSE, FREEZE, INDEX_CLEANUP off, TRUNCATE off, PARALLEL {workers}) t")
+        assert f"parallel workers: {workers} planned" in said
+        assert conn.execute("SELECT age(relfrozenxid) < 100 FROM pg_class WHERE oid = 't'::regclass").fetchone() == (True,)
+        assert conn.execute("SELECT kind, name FROM cyclone.horizon_details WHERE is_oldest_for_catalogs").fetchone() == ("replication slot", "late")
+        assert conn.execute("SELECT count(*) FROM cyclone.advice_details WHERE xid_age > xid_limit").fetchone()[0] > 0
+        with pytest.raises(psycopg.errors.ProgramLimitExceeded, match="not accepting commands"):
+            conn.execute("VACUUM (FULL INPLACE) t")
+        conn.execute("SELECT pg_drop_replication_slot('late')")
+
+        def takes_rows() -> bool:
+            try:
+                conn.execute("INSERT INTO t VALUES (0) ON CONFLICT DO NOTHING")
+            except psycopg.errors.ProgramLimitExceeded:
+                return False
+            return True
+
+        wait_until(takes_rows, "the end of the refusals")
+        assert conn.execute("SELECT count(*) FROM cyclone.autovacuum_details WHERE engine_count > 0 AND last_by = 'engine'").fetchone()[0] > 0
+        conn.execute("VACUUM t")
+        checks.assert_clean(conn, "t")
