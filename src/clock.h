@@ -12,20 +12,28 @@
 #ifndef CYCLONE_CLOCK_H
 #define CYCLONE_CLOCK_H
 
+#include <time.h>
+
 #include "port/atomics.h"
 #include "portability/instr_time.h"
 
 /* At most this much of an unused budget is kept. */
 #define CREDIT_NS			(50 * (uint64) NS_PER_MS)
 
-/* now_ns -- nanoseconds since some moment. */
+/*
+ * now_ns
+ *		Nanoseconds since some moment, the same for all processes.
+ *
+ * The server's own clock isn't: since version 19 each session chooses its source
+ * (timing_clock_source), and each source begins at another moment.
+ */
 static inline uint64
 now_ns(void)
 {
-	instr_time	now;
+	struct timespec now;
 
-	INSTR_TIME_SET_CURRENT(now);
-	return INSTR_TIME_GET_NANOSEC(now);
+	(void) clock_gettime(CLOCK_MONOTONIC, &now);
+	return (uint64) now.tv_sec * NS_PER_S + now.tv_nsec;
 }
 
 /* clock_pay -- move a clock on by a price in ns; returns the moment until which the caller sleeps. */

@@ -18,6 +18,10 @@
 #include "pace/pace_team.c"
 #include "unit.h"
 
+/* How the server's clock is read since version 19: see unit.c */
+extern bool timing_tsc_enabled;
+extern uint64 ticks_per_ns_scaled;
+
 BufferUsage pgBufferUsage;
 int			VacuumCostBalance = 0;
 
@@ -127,10 +131,36 @@ test_what_workers_have_used_is_not_paid_twice(void)
 	CHECK_EQ(pg_atomic_read_u64(&shared.cost.used), 30);
 }
 
+/*
+ * test_all_processes_have_one_clock
+ *		Whatever clock a session has chosen, as PostgreSQL 19 lets it: what another one has
+ *		paid until is a time of this one, too.
+ */
+static void
+test_all_processes_have_one_clock(void)
+{
+	for (int i = 0; i < 2; i++)
+	{
+		struct timespec before,
+					after;
+		uint64		now;
+
+		timing_tsc_enabled = i == 1;
+		ticks_per_ns_scaled = i == 1 ? 1 << 13 : 0;
+		clock_gettime(CLOCK_MONOTONIC, &before);
+		now = now_ns();
+		clock_gettime(CLOCK_MONOTONIC, &after);
+		timing_tsc_enabled = false;
+		ticks_per_ns_scaled = 0;
+		CHECK_BETWEEN(before.tv_sec * 1e9 + before.tv_nsec, now, after.tv_sec * 1e9 + after.tv_nsec);
+	}
+}
+
 /* main -- run them all. */
 int
 main(void)
 {
+	UNIT_RUN(test_all_processes_have_one_clock);
 	UNIT_RUN(test_the_least_rises_smoothly);
 	UNIT_RUN(test_the_failsafe_may_come_at_once);
 	UNIT_RUN(test_what_workers_have_used_is_not_paid_twice);
