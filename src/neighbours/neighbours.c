@@ -63,7 +63,6 @@
 #include "machine.h"
 #include "neighbours/neighbours.h"
 
-#define NS_A_LOOK			(100 * (uint64) NS_PER_MS)
 /* Older figures say nothing of now. */
 #define NS_RECENT			NS_PER_S
 #define MOST_FILES_A_LOOK	200
@@ -72,9 +71,6 @@
 /* after such a time without a look it begins anew. */
 #define SECONDS_KEPT		1.0
 #define MS_BETWEEN_FIRST_LOOKS 5
-/* Fewer than this, on average, are nobody. */
-#define NOBODY				0.02
-
 #define ENOUGH_CORES		1000
 
 #define WAIT_CLASS_MASK		0xFF000000
@@ -96,6 +92,7 @@ static NeighboursSeen seen = {0};
 static Process *processes = NULL;	/* MaxBackends of them */
 static int	next_process = 0;
 static uint64 last_look = 0;
+static uint64 steady_since = 0; /* there was no gap between looks */
 
 static void look(uint64 now, bool reads_times, NeighboursTimes *times);
 static void look_at_waits(int number, uint64 passed, uint64 unseen, NeighboursTimes *times);
@@ -109,7 +106,7 @@ uint32
 neighbours_law(double others, int cores)
 {
 	Assert(others >= 0 && cores > 0);
-	if (others < NOBODY)
+	if (others < NEIGHBOURS_NOBODY)
 		return NEIGHBOURS_NONE;
 	return (uint32) Max(cores - ceil(others) - 1, 0);
 }
@@ -186,7 +183,7 @@ bool
 neighbours_look(uint64 now, bool reads_times, NeighboursTimes *times)
 {
 	Assert(times != NULL);
-	if (now < last_look + NS_A_LOOK)
+	if (now < last_look + NEIGHBOURS_LOOK_NS)
 		return false;
 	look(now, reads_times, times);
 	return true;
@@ -227,6 +224,8 @@ look(uint64 now, bool reads_times, NeighboursTimes *times)
 
 	is_first = reads_times && (processes[MyProcNumber].pid != MyProcPid ||
 							   now > processes[MyProcNumber].read_at + NS_RECENT);
+	if (is_first || passed > NS_RECENT)
+		steady_since = now;
 	times->looked = passed;
 	if (reads_times && !read_others(now, times))
 	{
@@ -235,7 +234,7 @@ look(uint64 now, bool reads_times, NeighboursTimes *times)
 		times->cores_are_unknown = !is_first;
 		times->ran = at_work * passed;
 	}
-	if (!reads_times || is_first || passed > NS_RECENT)
+	if (!reads_times || is_first || passed > NS_RECENT || times->looked == 0)
 		memset(times, 0, sizeof(*times));
 }
 
@@ -295,6 +294,7 @@ read_others(uint64 now, NeighboursTimes *times)
 				waited;
 	int			nread = 0;
 	int			nfailed = 0;
+	bool		is_known = false;
 
 	Assert(next_process >= 0 && next_process < MaxBackends);
 	if (!read_process(MyProcNumber, now, &ran, &waited) || ran == 0)
@@ -314,12 +314,16 @@ read_others(uint64 now, NeighboursTimes *times)
 		nread++;
 		if (read_process(number, now, &ran, &waited))
 		{
+			is_known = true;
 			times->ran += ran;
 			times->waited += waited;
 		}
 		else if (processes[number].pid == 0)
 			nfailed++;
 	}
+	/* in the first round of many nothing is known yet */
+	if (nread > nfailed && !is_known)
+		times->looked = 0;
 	/* a process that may read only its own file knows nothing of others */
 	return nread == 0 || nfailed < nread;
 }
@@ -327,7 +331,7 @@ read_others(uint64 now, NeighboursTimes *times)
 /*
  * read_process
  *		How long it ran and waited for a core, in ns, since it was read last, if that was
- *		lately.
+ *		not before a gap.  With many processes it is some looks ago.
  */
 static bool
 read_process(int number, uint64 now, uint64 *ran, uint64 *waited)
@@ -353,7 +357,7 @@ read_process(int number, uint64 now, uint64 *ran, uint64 *waited)
 	*ran = process->ran - before.ran;
 	*waited = process->waited - before.waited;
 	/* another process may have the number of one that has ended */
-	return process->pid == before.pid && now < before.read_at + NS_RECENT &&
+	return process->pid == before.pid && before.read_at >= steady_since &&
 		process->ran >= before.ran && process->waited >= before.waited;
 }
 

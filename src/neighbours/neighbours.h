@@ -110,6 +110,10 @@ extern void latency_shmem_init(void);
  * ---------------------------------------------------------------------------
  */
 
+/* The time between two looks: enough for who waits for as long as it can be felt */
+#define NEIGHBOURS_LOOK_NS	(100 * (uint64) NS_PER_MS)
+/* Others that use less than this part of a core, and wait for no longer, are nobody. */
+#define NEIGHBOURS_NOBODY	0.02
 /* The room for workers if no other session is there */
 #define NEIGHBOURS_NONE		PG_INT32_MAX
 /* This many looks in succession are compared. */

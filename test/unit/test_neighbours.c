@@ -1,0 +1,136 @@
+/*-------------------------------------------------------------------------
+ *
+ * test_neighbours.c
+ *	  What the kernel says of other sessions, of which there may be thousands:
+ *	  neighbours/neighbours.c, whose laws are in test_parking.c.
+ *
+ * test_pace.py tests it in a server.
+ *
+ * Portions Copyright (c) 2026, the pg_cyclone developers
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include <fcntl.h>
+#include <unistd.h>
+
+#include "unit.h"
+
+/* a file is known by the process that it is about */
+#define open(name, flags)	process_of(name)
+#define close(file)			((void) 0)
+static int	process_of(const char *name);
+#include "neighbours/neighbours.c"
+
+#define MOST				6000
+#define BUSY				0.001	/* of its time each runs, and waits for
+									 * twice that */
+
+int			MaxBackends = MOST;
+int			max_wal_senders = 0;
+int			MyProcPid = 1;
+ProcNumber	MyProcNumber = 0;
+MemoryContext TopMemoryContext = NULL;
+
+static PGPROC procs[MOST];
+static PROC_HDR all = {.allProcs = procs};
+PROC_HDR   *ProcGlobal = &all;
+PGPROC	   *MyProc = procs;
+WalSndCtlData *WalSndCtl = NULL;
+
+static uint64 now = 1000 * (uint64) NS_PER_S;
+
+/* process_of -- whose file is it? */
+static int
+process_of(const char *name)
+{
+	return atoi(name + strlen("/proc/"));
+}
+
+/* core_wait_read -- this process is always here, and others are a part of the time. */
+bool
+core_wait_read(int file, uint64 *ran, uint64 *waited)
+{
+	*ran = file == MyProcPid ? now : (uint64) (now * BUSY);
+	*waited = 2 * *ran;
+	return true;
+}
+
+/* latency_begin_look -- nobody else looks. */
+uint64
+latency_begin_look(uint64 at)
+{
+	return 0;
+}
+
+/* latency_excuse -- nobody waits. */
+void
+latency_excuse(int backend, uint64 unseen)
+{
+}
+
+/* MemoryContextAllocZero -- memory. */
+void *
+MemoryContextAllocZero(MemoryContext context, Size size)
+{
+	return palloc0(size);
+}
+
+/* look_around -- for some seconds; returns how many cores others use, and in *known for how many seconds that is known. */
+static double
+look_around(double seconds, double *known)
+{
+	double		looked = 0;
+	double		ran = 0;
+
+	for (int i = 0; i < seconds * 10; i++)
+	{
+		NeighboursTimes times;
+
+		now += NEIGHBOURS_LOOK_NS;
+		CHECK(neighbours_look(now, true, &times));
+		CHECK(!times.cores_are_unknown);
+		looked += times.looked;
+		ran += times.ran;
+		CHECK_BETWEEN(1.99 * times.ran, times.waited, 2.01 * times.ran);
+	}
+	*known = looked / NS_PER_S;
+	return looked > 0 ? ran / looked : 0;
+}
+
+/*
+ * test_many_sessions
+ *		Their files are read in turn.  Until each was read, nothing is known, and that is no
+ *		reason to believe that nobody runs; then all of it is.  After a gap it begins anew.
+ */
+static void
+test_many_sessions(void)
+{
+	static const int numbers[] = {10, 150, 1000, 2500, MOST - 1};
+
+	takes_part = palloc0(MOST * sizeof(pg_atomic_uint32));
+	neighbours_prepare();
+	procs[0].pid = MyProcPid;
+	for (int i = 0; i < lengthof(numbers); i++)
+	{
+		double		known;
+
+		unit_case("%d sessions", numbers[i]);
+		for (int k = 1; k < MOST; k++)
+			procs[k].pid = k <= numbers[i] ? 1 + k : 0;
+		now += 10 * (uint64) NS_PER_S;
+		(void) look_around(1 + numbers[i] / MOST_FILES_A_LOOK / 10, &known);
+		CHECK(known < 1);
+		CHECK_BETWEEN(0.95 * numbers[i] * BUSY, look_around(60, &known), 1.05 * numbers[i] * BUSY);
+		CHECK_BETWEEN(59, known, 60.001);
+	}
+}
+
+/* main -- run them all. */
+int
+main(void)
+{
+	UNIT_RUN(test_many_sessions);
+	return unit_end();
+}
