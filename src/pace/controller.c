@@ -38,7 +38,7 @@
  * proportion, so waits that vary by themselves average out.  One rest tells little of
  * them, so the first rests come earlier.  Until there were eight, the budget moves the
  * less the fewer there were.  A rest in which all others are held up, by a checkpoint
- * perhaps, counts as FREAK times the mean, and one in which nobody runs not at all.
+ * perhaps, counts as LEAP times the mean, and one in which nobody runs not at all.
  * Where it isn't known how long others wait for a core, the budget is FIRST_BUDGET at
  * most.
  *
@@ -59,37 +59,6 @@
 #include <math.h>
 
 #include "pace/pace_private.h"
-
-/* A number without a measurement is one with which the simulations hold. */
-#define FIRST_BUDGET	0.1		/* processes: harm of 1.05 on TPC-C */
-#define AIM				0.95	/* part of the target, as what is kept varies */
-#define VOTE			0.4		/* what a late statement takes of the budget's
-								 * logarithm */
-#define GROWTH			2.0		/* of that, a second: from floor to full speed
-								 * in two */
-#define DEEPEST_CUT		0.25	/* in one step */
-#define WAIT_MARGIN	1.06		/* what others take, times what they do in
-								 * rests: as TPC-C with vacuum_cost_limit =
-								 * 800, vacuum_cost_delay = 2ms */
-#define WAIT_GROWTH	3.0			/* of the budget's logarithm, a second, for
-								 * all that others take: calm enough for waits
-								 * that vary by a third by themselves */
-#define NOBODY_CORES	0.02	/* others that use less of a core, and wait
-								 * for no longer, are nobody: autovacuum's
-								 * launcher, monitoring */
-#define NOBODY_A_SECOND	1.5		/* fewer statements than this are nobody, too */
-#define ALONE_SECONDS	1.0		/* until that is sure; waits are averaged over
-								 * it, and a rest takes as long */
-#define PAUSE			30.0	/* statements; by chance none of them comes
-								 * once in 10^13 times */
-#define PATIENCE		5.0		/* seconds: longest pause, longest rest, mean
-								 * of the load */
-#define GONE			0.25	/* part of a load that was cut for, below
-								 * which it is gone */
-#define RESTS			8		/* rests that are averaged; between two it
-								 * runs for RESTS + 1 times as long */
-#define FREAK			4.0		/* what others take in a rest, times the mean
-								 * so far, at most */
 
 static void note_load(Controller *controller, const ControllerInput *input);
 static bool is_alone(Controller *controller, const ControllerInput *input);
@@ -157,7 +126,7 @@ controller_step(Controller *controller, const ControllerInput *input)
 double
 controller_budget(const Controller *controller)
 {
-	return controller->alone ? INFINITY : controller->resting ? LEAST_BUDGET / 4 : controller->budget;
+	return controller->alone ? INFINITY : controller->resting ? LEAST_BUDGET / LEAP : controller->budget;
 }
 
 /* controller_late_ms -- the time beyond which a statement is late; INFINITY: none is. */
@@ -193,13 +162,13 @@ note_load(Controller *controller, const ControllerInput *input)
 
 	Assert(input->elapsed > 0 && (!is_auto || input->looked > 0));
 	controller->load_for += input->elapsed;
-	averaged = Min(controller->load_for + ALONE_SECONDS, PATIENCE);
+	averaged = Min(controller->load_for + MOMENT, PATIENCE);
 	controller->load += (load - controller->load) * Min(input->elapsed / averaged, 1);
 	controller->silent = input->ended > 0 ? 0 : controller->silent + input->elapsed;
 	if (input->ended > 0)
 		controller->usual_load = controller->load;
 
-	somebody = is_auto ? load >= NOBODY_CORES : input->votes > 0 || input->ended > 0 ||
+	somebody = is_auto ? load >= NEIGHBOURS_NOBODY : input->votes > 0 || input->ended > 0 ||
 		(input->some_run && controller->usual_load >= NOBODY_A_SECOND);
 	controller->idle = somebody ? 0 : controller->idle + input->elapsed;
 }
@@ -210,25 +179,25 @@ is_alone(Controller *controller, const ControllerInput *input)
 {
 	double		load = controller->load;
 	double		pause = pause_seconds(controller);
-	bool		is_gone = controller->silent < pause && load < GONE * controller->load_at_cut;
+	bool		is_gone = controller->silent < pause && load < controller->load_at_cut / LEAP;
 
 	if (controller->target_ms == 0)
-		return controller->idle >= ALONE_SECONDS ||
-			(controller->load_for >= PATIENCE && load < NOBODY_CORES);
+		return controller->idle >= MOMENT ||
+			(controller->load_for >= PATIENCE && load < NEIGHBOURS_NOBODY);
 	/* as many late ones as make the deepest cut, if more than a part is late */
 	controller->held_up = is_gone ?
-		Max(controller->held_up + input->late - GONE * input->votes, 0) : 0;
+		Max(controller->held_up + input->late - input->votes / LEAP, 0) : 0;
 	/* that few statements end says nothing while sessions are stuck */
 	return controller->idle >= pause ||
 		((controller->idle > 0 || controller->silent < pause) && load < NOBODY_A_SECOND) ||
-		(is_gone && controller->held_up * VOTE < -log(DEEPEST_CUT));
+		(is_gone && controller->held_up * VOTE < log(LEAP));
 }
 
 /* pause_seconds -- a time without a statement that is not due to chance. */
 static double
 pause_seconds(const Controller *controller)
 {
-	return Max(Min(PAUSE / Max(controller->usual_load, NOBODY_A_SECOND), PATIENCE), ALONE_SECONDS);
+	return Max(Min(PAUSE / Max(controller->usual_load, NOBODY_A_SECOND), PATIENCE), MOMENT);
 }
 
 /*
@@ -249,7 +218,7 @@ rests(Controller *controller, const ControllerInput *input)
 	{
 		double		uneven = 0.5 + fmod(controller->nrests * 0.618034 + 0.5, 1);
 
-		if (controller->since_rest < (Min(controller->nrests, RESTS) + 1) * uneven * ALONE_SECONDS)
+		if (controller->since_rest < (Min(controller->nrests, RESTS) + 1) * uneven * MOMENT)
 			return false;
 		controller->resting = true;
 		controller->rest_seconds = -input->seconds;
@@ -262,15 +231,15 @@ rests(Controller *controller, const ControllerInput *input)
 	controller->rest_ran += input->others_ran;
 	controller->rest_waited += input->others_waited;
 	/* the first rest is longer, as there is no mean yet */
-	if (controller->rest_seconds < (controller->nrests == 0 ? 2 : 1) * ALONE_SECONDS ||
+	if (controller->rest_seconds < (controller->nrests == 0 ? 2 : 1) * MOMENT ||
 		(controller->rest_ran <= 0 && controller->rest_seconds < PATIENCE))
 		return true;
 	if (controller->rest_ran > 0)
 	{
-		double		freak = controller->rest_ran * (FREAK * base(controller) - 1);
+		double		most = controller->rest_ran * (LEAP * base(controller) - 1);
 
 		if (controller->nrests > 0)
-			controller->rest_waited = Min(controller->rest_waited, freak);
+			controller->rest_waited = Min(controller->rest_waited, most);
 		weight = 1.0 / (Min(controller->nrests, RESTS - 1) + 1);
 		controller->nrests++;
 		controller->base_ran += (controller->rest_ran - controller->base_ran) * weight;
@@ -305,7 +274,7 @@ vote_of_statements(const Controller *controller, const ControllerInput *input)
 static double
 vote_of_waits(Controller *controller, const ControllerInput *input)
 {
-	double		kept = exp(-input->seconds / ALONE_SECONDS);
+	double		kept = exp(-input->seconds / MOMENT);
 	double		room;
 
 	controller->ran = controller->ran * kept + input->others_ran;
@@ -320,7 +289,7 @@ vote_of_waits(Controller *controller, const ControllerInput *input)
 static void
 move(Controller *controller, const ControllerInput *input, double step)
 {
-	double		now = step > 0 ? Max(step - controller->owed, 0) : Max(step, log(DEEPEST_CUT));
+	double		now = step > 0 ? Max(step - controller->owed, 0) : Max(step, -log(LEAP));
 
 	if (step > 0)
 		controller->owed = Max(controller->owed - step, 0);
@@ -340,7 +309,7 @@ move(Controller *controller, const ControllerInput *input, double step)
 	if (step < 0)
 		controller->load_at_cut = controller->load;
 	if (step < log(0.5) && controller->target_ms > 0)
-		controller->settling = Min(controller->target_ms / 1000, ALONE_SECONDS) - input->seconds;
+		controller->settling = Min(controller->target_ms / 1000, MOMENT) - input->seconds;
 	controller->at_floor = step > 0 || controller->budget > LEAST_BUDGET ? 0 : controller->at_floor + input->seconds;
 	controller->limit = controller->at_floor > 0 ? LIMIT_FLOOR :
 		isinf(controller->budget) ? LIMIT_NOTHING : LIMIT_LATENCY;

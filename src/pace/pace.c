@@ -37,10 +37,6 @@
 #include "compat.h"
 #include "pace/pace_private.h"
 
-/* The number of calls of delay_point between two looks at the clock */
-#define CALLS_A_LOOK		16
-#define LONGEST_NAP_MS		100
-
 static PaceSummary summary;
 static GuardTimes held_before;
 
@@ -297,7 +293,7 @@ nap(uint64 until)
 		   !guards_hold_is_due())
 	{
 		uint64		start = now;
-		long		ms = Min((until - now + NS_PER_MS - 1) / NS_PER_MS, LONGEST_NAP_MS);
+		long		ms = Min((until - now + NS_PER_MS - 1) / NS_PER_MS, NEIGHBOURS_LOOK_NS / NS_PER_MS);
 
 		(void) WaitLatch(MyLatch, WL_LATCH_SET | WL_TIMEOUT | WL_EXIT_ON_PM_DEATH,
 						 ms, WAIT_EVENT_VACUUM_DELAY);
@@ -307,8 +303,6 @@ nap(uint64 until)
 		now = now_ns();
 		my_pace.awake_since = now;
 		pg_atomic_fetch_add_u64(&my_pace.shared->cost.slept, now - start);
-		if (my_pace.target != NULL)
-			pg_atomic_fetch_add_u64(&target_time(my_pace.target)->slept, now - start);
 		compat_report_delay(now - start);
 		pace_reload_if_due();
 		look_and_tick(now);

@@ -42,8 +42,8 @@
 #include "debug_point.h"
 #include "pace/pace_private.h"
 
-/* backend_flush_after, as bgwriter_flush_after is by default, but twice as often */
-#define FLUSH_AFTER			"256kB"
+/* backend_flush_after, in blocks: as checkpoint_flush_after is by default */
+#define FLUSH_AFTER			CppAsString2(DEFAULT_CHECKPOINT_FLUSH_AFTER)
 
 static volatile sig_atomic_t reload_was_hidden = false;
 

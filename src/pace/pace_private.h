@@ -30,10 +30,55 @@
 #include "neighbours/neighbours.h"
 #include "pace/pace.h"
 
-/* ---- budget.c: a budget that processes share ---- */
+/* ---- the constants ---- */
 
-/* The time between two ticks */
+/*
+ * Sixteen numbers that nothing else gives: the unit, what it is, and what shows it.  The *log* is
+ * bench/research-log.md, Latency.  *Holds* and *fails* are of the tests in
+ * test/unit/test_pace_law.c with that number instead.
+ */
+
+/* ns between two steps.  Chosen: eight come in the two seconds in which users are promised a change. */
 #define NS_A_TICK			(NS_PER_S / 4)
+/* s until nobody is nobody, of a rest, of the mean of waits.  Log: 1.75 is no better; 1.5 fails. */
+#define MOMENT				1.0
+/* s of the mean of the load, of the longest rest, pause and window.  Chosen: 2.5 holds, 7.5 fails. */
+#define PATIENCE			5.0
+/* Processes, the least there is.  Chosen: a table of a day at full speed takes seven weeks. */
+#define LEAST_BUDGET		0.02
+/* Processes, the first ones.  Log: a tenth of full speed makes the 95th percentile 1.04 times as high. */
+#define FIRST_BUDGET		0.1
+/* Part of a target in ms that is the aim, as what is kept varies.  0.9 and 1 fail. */
+#define AIM					0.95
+/* What a late statement takes of the budget's logarithm.  0.3 holds, 0.2 and 0.6 fail. */
+#define VOTE				0.4
+/* A factor, the most that one measurement is believed.  Log: at full speed others take 4.4 times as long. */
+#define LEAP				4.0
+/* What others take, times what they do in rests.  Log: so with vacuum_cost_limit = 800 and 2 ms. */
+#define WAIT_MARGIN			1.06
+/* Of that logarithm, a second, for all that others take.  Log: 1.5 is no better; with 5 time spread by 2.7. */
+#define WAIT_GROWTH			3.0
+/* Statements a second, of which fewer are nobody.  Chosen: one a second only looks; 0.75 fails, 3 holds. */
+#define NOBODY_A_SECOND		1.5
+/* Statements, whose time passes by chance without one once in 10^13 times.  Chosen: 15 holds, 45 fails. */
+#define PAUSE				30.0
+/* Rests that are averaged, and late statements in a window of the view.  Log: 16 and 32 are no better. */
+#define RESTS				8
+/* Targets: a statement that takes longer is slow by nature.  Chosen. */
+#define LONG_TARGETS		10.0
+/* Cost a second of a process at full speed.  Log: 5.6 million in 2.6 s for 12 warehouses. */
+#define COST_OF_A_PROCESS	1e6
+/* Processes that sleep for less are busy.  Chosen: what they use varies by half of that in test_parking.c. */
+#define BUSY_ASLEEP			0.1
+
+/* Of the budget's logarithm, a second, upwards: from the floor to full speed in the two that are promised */
+#define GROWTH				(-log(LEAST_BUDGET) / 2)
+/* The least nap: a latch's unit */
+#define LEAST_NAP_NS		((uint64) NS_PER_MS)
+/* Pages, or entries of an index, between two looks at the clock */
+#define CALLS_A_LOOK		32
+
+/* ---- budget.c: a budget that processes share ---- */
 
 /* In shared memory: of cost, or of time awake (ns) */
 typedef struct Budget
@@ -72,12 +117,6 @@ extern bool budget_begin_tick(Budget *budget, uint64 now, BudgetUse *use);
 extern void budget_end_tick(Budget *budget);
 
 /* ---- controller.c: the law, which knows nothing of the server ---- */
-
-/*
- * The least that VACUUM is at work, in processes: a table of a day at full speed
- * takes seven weeks.
- */
-#define LEAST_BUDGET		0.02
 
 /* What has happened since the last step */
 typedef struct ControllerInput
@@ -118,7 +157,7 @@ typedef struct Controller
 	double		usual_load;		/* the same, when the last one ended */
 	double		load_for;		/* seconds since the first step */
 	double		load_at_cut;
-	double		held_up;		/* late statements, more than GONE of them,
+	double		held_up;		/* late statements, more than a part of them,
 								 * since the load has been gone */
 	double		owed;			/* of the budget's logarithm: by cuts that
 								 * were not as deep as they had to be */
@@ -138,7 +177,7 @@ typedef struct Controller
 	int			nrests;
 	double		base_ran;		/* seconds a rest */
 	double		base_waited;
-	double		ran;			/* by others, averaged over ALONE_SECONDS */
+	double		ran;			/* by others, averaged over MOMENT */
 	double		waited;
 } Controller;
 
@@ -279,16 +318,6 @@ extern void target_tick_if_due(LatencyTarget *target, uint64 now);
 extern void target_state(LatencyTarget *target, TargetState *state);
 
 /* ---- pace_process.c: a vacuum, and this process in it ---- */
-
-/* The shortest nap that is of use */
-#define LEAST_NAP_NS		((uint64) NS_PER_MS)
-/*
- * What one process costs a second without any delay, about: 5 million for 5
- * million rows with two indexes, in 2.5 s by two processes (2 cores).
- */
-#define COST_OF_A_PROCESS	1e6
-/* As in the server: at most this many times the limit is paid for at once. */
-#define GREATEST_OVERRUN	4
 
 struct PaceShared
 {

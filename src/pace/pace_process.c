@@ -29,10 +29,10 @@
 #include "debug_point.h"
 #include "pace/pace_private.h"
 
-/* Under a budget, the time between two looks at it: a page takes 5 to 20 us. */
-#define SLICE_NS			(20 * (uint64) NS_PER_US)
-/* A process that was awake for longer has waited, for a lock perhaps, and used nothing. */
-#define LONGEST_AWAKE_NS	(100 * (uint64) NS_PER_MS)
+/* Under a budget, the time between two looks at it: at the least one it buys the least nap. */
+#define SLICE_NS			((uint64) (LEAST_BUDGET * LEAST_NAP_NS))
+/* As in the server: at most this many times the limit is paid for at once. */
+#define GREATEST_OVERRUN	4
 
 Pace		my_pace;
 PaceCommand pace_command;
@@ -166,7 +166,9 @@ process_pay(uint64 now)
 	PaceShared *shared = my_pace.shared;
 	int64		cost_now = (int64) cost_so_far();
 	int64		cost = cost_now - my_pace.accounted;
-	double		awake = now > my_pace.awake_since ? Min(now - my_pace.awake_since, LONGEST_AWAKE_NS) : 0;
+
+	/* longer than that it has waited, for a lock perhaps, and used nothing */
+	double		awake = now > my_pace.awake_since ? Min(now - my_pace.awake_since, NEIGHBOURS_LOOK_NS) : 0;
 	double		price = awake * DEBUG_LIMIT(price, 1);
 	uint64		until = 0,
 				until_by_target = 0;

@@ -23,9 +23,6 @@
 
 #include "pace/pace_private.h"
 
-/* The most blocks that are taken at a time under a budget: a cost of about ten thousand */
-#define GREATEST_RANGE		512
-
 static void make_room(void);
 static void count_at_work(int more);
 
@@ -86,15 +83,11 @@ pace_launch_workers(void)
 	launch(pace_command.launch_argument);
 }
 
-/*
- * pace_range_blocks
- *		How many blocks to take at a time, at most: under a budget fewer than usual, as a
- *		worker that is to be parked finishes what it has taken first.
- */
-uint32
-pace_range_blocks(uint32 usual)
+/* pace_is_bounded -- has this process a budget? */
+bool
+pace_is_bounded(void)
 {
-	return isinf(my_pace.rate) && isinf(my_pace.budget) ? usual : Min(usual, GREATEST_RANGE);
+	return !isinf(my_pace.rate) || !isinf(my_pace.budget);
 }
 
 /*

@@ -41,10 +41,8 @@
 #include "debug_point.h"
 #include "pace/pace_private.h"
 
-/* Processes that sleep for less than this, in processes, are busy nearly all the time. */
-#define BUSY_ASLEEP			0.1
-/* If together they sleep for more than this, one less would have time to spare, too. */
-#define IDLE_ASLEEP			1.25
+/* If together processes sleep for more than this, one less would have time to spare, too. */
+#define IDLE_ASLEEP			(1 + 2 * BUSY_ASLEEP)
 
 /* By process: the team for which it is parked, as its leader's slot plus one; 0: none */
 static pg_atomic_uint32 *parked_for = NULL;

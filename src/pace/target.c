@@ -34,18 +34,10 @@
 
 #define TRANCHE				"pg_cyclone latency targets"
 
-/* After this time without a tick, what the next one measures says nothing. */
-#define GAP_SECONDS			2.0
-/* The most seconds that the controller is told have passed between two */
-#define LONGEST_STEP		0.5
-/* A statement that runs for longer than this, and than ten targets, is slow by nature. */
-#define LONG_STATEMENT_MS	5000.0
-/* The percentile is shown of at least and at most this many statements, or of this time. */
-#define SHOWN_STATEMENTS	20
-#define WINDOW_STATEMENTS	200
-#define WINDOW_SECONDS		5.0
-/* How long a target is kept that no VACUUM has */
-#define KEPT_NS				(60 * (uint64) NS_PER_S)
+/* The most seconds that the controller is told have passed between two ticks: one came late. */
+#define LONGEST_STEP		(2.0 * NS_A_TICK / NS_PER_S)
+/* How long a target is kept that no VACUUM has: for as long as rests say what they do */
+#define KEPT_NS				((uint64) (RESTS * (RESTS + 2) * MOMENT * NS_PER_S))
 
 struct LatencyTarget
 {
@@ -292,7 +284,7 @@ control(LatencyTarget *target, uint64 now, const BudgetUse *use)
 	Assert(pg_atomic_read_u32(&target->time.ticking) == 1);
 	if (target_is_in_ms(target))
 		collect_votes(target, &input);
-	if (use->seconds >= GAP_SECONDS)
+	if (use->seconds >= PATIENCE)
 		forget_window(target);
 	/* if no leader has looked since, nothing has changed */
 	else if (target_is_in_ms(target) || times.looked > 0)
@@ -325,7 +317,7 @@ collect_votes(LatencyTarget *target, ControllerInput *input)
 	input->votes = input->ended;
 	nlate = latency_count_running(controller_misses_statements(controller) && input->ended == 0 ?
 								  controller_late_ms(controller) : INFINITY,
-								  Max(LONG_STATEMENT_MS, 10 * controller->target_ms),
+								  Max(1000 * PATIENCE, LONG_TARGETS * controller->target_ms),
 								  counts, &nrunning);
 	input->votes += nlate;
 	input->some_run = nrunning > 0;
@@ -344,17 +336,18 @@ forget_window(LatencyTarget *target)
 	target->window_seconds = 0;
 }
 
-/* show_percentile -- of the window, as soon as it has some statements; begin a new one when it is full. */
+/* show_percentile -- of the window, as soon as it has enough statements; begin a new one when it is full. */
 static void
 show_percentile(LatencyTarget *target)
 {
-	uint64		number = 0;
+	double		beyond = 0;		/* as many statements should be */
 	bool		is_full;
 
 	for (int i = 0; i < LATENCY_BUCKETS; i++)
-		number += target->window[i];
-	is_full = number >= WINDOW_STATEMENTS || target->window_seconds >= WINDOW_SECONDS;
-	if (is_full || number >= SHOWN_STATEMENTS)
+		beyond += target->window[i];
+	beyond *= 1 - target->percentile / 100;
+	is_full = beyond >= RESTS || target->window_seconds >= PATIENCE;
+	if (is_full || beyond >= 1)
 		target->latency_ms = latency_percentile(target->window, target->percentile);
 	if (is_full)
 		forget_window(target);

@@ -44,6 +44,8 @@
 
 /* A member takes at most this many blocks at a time, few of them read. */
 #define MAX_SLOT_BLOCKS		4096
+/* and of as many under a budget, as one that is to be parked finishes them first */
+#define MAX_PACED_BLOCKS	512
 
 /* One process's pass in one round */
 typedef struct HeapVacuum
@@ -92,7 +94,7 @@ heap_vacuum_begin_round(TableVacuum *vacuum)
 	if (shared->nmembers > 1)
 	{
 		BlockNumber slot_blocks = shared->rel_pages / (8 * shared->nmembers);
-		BlockNumber most = pace_range_blocks(MAX_SLOT_BLOCKS);
+		BlockNumber most = pace_is_bounded() ? MAX_PACED_BLOCKS : MAX_SLOT_BLOCKS;
 
 		slot_blocks = Min(slot_blocks, most);
 		slot_blocks -= slot_blocks % DEAD_TIDS_CHUNK_BLOCKS;
