@@ -85,7 +85,7 @@ void
 controller_resume(Controller *controller)
 {
 	controller->budget = Min(controller->budget, FIRST_BUDGET);
-	controller->resting = false;
+	controller->alone = controller->resting = false;
 	controller->ran = controller->waited = 0;
 	controller->at_floor = controller->idle = controller->silent = controller->settling = 0;
 	controller->owed = controller->held_up = 0;

@@ -968,6 +968,30 @@ test_the_first_rests_weigh_alike(void)
 	CHECK_EQ(nrests, RESTS);
 }
 
+/*
+ * test_who_comes_back_begins_slowly
+ *		When the last VACUUM ended nobody was there.  Somebody may be now, of whom nothing is
+ *		known yet.
+ */
+static void
+test_who_comes_back_begins_slowly(void)
+{
+	for (int ms = 0; ms <= 40; ms += 40)
+	{
+		Controller	controller;
+
+		unit_case("target %d", ms);
+		controller_init(&controller, ms);
+		for (int tick = 0; tick < 40; tick++)
+			STEP(.looked = TICK_SECONDS,.awake = 1);
+		CHECK(isinf(controller_budget(&controller)));
+		controller_resume(&controller);
+		CHECK_BETWEEN(LEAST_BUDGET, controller_budget(&controller), FIRST_BUDGET);
+		STEP(.looked = TICK_SECONDS,.awake = 0.1);
+		CHECK(isinf(controller_budget(&controller)));
+	}
+}
+
 /* main -- run them all. */
 int
 main(void)
@@ -1002,5 +1026,6 @@ main(void)
 	UNIT_RUN(test_all_are_held_up_in_a_rest);
 	UNIT_RUN(test_a_load_that_comes_as_often_as_rests);
 	UNIT_RUN(test_the_first_rests_weigh_alike);
+	UNIT_RUN(test_who_comes_back_begins_slowly);
 	return unit_end();
 }
