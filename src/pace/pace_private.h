@@ -204,12 +204,11 @@ typedef struct Parking
 {
 	int			leader;			/* its slot */
 	int			most;			/* workers that there can be */
-	pg_atomic_uint32 wanted;	/* how many workers the budget feeds */
+	pg_atomic_uint32 wanted;	/* how many workers the budget feeds;
+								 * PARKING_ALL: no budget bounds them */
 	pg_atomic_uint32 room;		/* for how many workers others leave cores */
 	pg_atomic_uint32 told;		/* how many workers cyclone.set_pace allows */
 	pg_atomic_uint32 taken;		/* places taken by workers */
-	pg_atomic_uint32 is_bounded;	/* by a budget, as far as a process has
-									 * noticed */
 } Parking;
 
 /* the law, which knows nothing of the server */

@@ -82,7 +82,6 @@ parking_set_up(Parking *parking, int leader, int most)
 	pg_atomic_init_u32(&parking->room, PARKING_ALL);
 	pg_atomic_init_u32(&parking->told, PARKING_ALL);
 	pg_atomic_init_u32(&parking->taken, 0);
-	pg_atomic_init_u32(&parking->is_bounded, 0);
 }
 
 /*
@@ -93,11 +92,17 @@ parking_set_up(Parking *parking, int leader, int most)
 void
 parking_set_bound(Parking *parking, bool is_bounded, double fed)
 {
-	if (pg_atomic_exchange_u32(&parking->is_bounded, is_bounded) == is_bounded)
-		return;
-	pg_atomic_write_u32(&parking->wanted, is_bounded ?
-						DEBUG_LIMIT(fed, (uint32) Min(Max(ceil(fed) - 1, 0), parking->most)) : PARKING_ALL);
-	wake(parking);
+	uint32		all = PARKING_ALL;
+
+	/* in one word, as another process may have noticed more than this one */
+	if (!is_bounded)
+	{
+		if (pg_atomic_exchange_u32(&parking->wanted, all) != all)
+			wake(parking);
+	}
+	else if (pg_atomic_read_u32(&parking->wanted) == all)
+		(void) pg_atomic_compare_exchange_u32(&parking->wanted, &all,
+											  DEBUG_LIMIT(fed, (uint32) Min(Max(ceil(fed) - 1, 0), parking->most)));
 }
 
 /*
@@ -116,7 +121,7 @@ parking_adjust(Parking *parking, double asleep)
 	Assert(asleep >= 0);
 	better = DEBUG_LIMIT(fed, Min(better, (uint32) parking->most));
 	/* unless the bound has gone, or come, in this moment */
-	if (pg_atomic_read_u32(&parking->is_bounded) != 0)
+	if (wanted != PARKING_ALL)
 		(void) pg_atomic_compare_exchange_u32(&parking->wanted, &wanted, better);
 	wake(parking);
 }

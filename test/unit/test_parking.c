@@ -12,15 +12,44 @@
  */
 #include "postgres.h"
 
+#include "debug_point.h"
+
+/* what another process does while this one works out how many it feeds */
+#undef DEBUG_LIMIT
+#define DEBUG_LIMIT(name, usual)	(before_##name(), (usual))
+#define before_cores()		((void) 0)
+#define before_parking()	((void) 0)
+static void before_fed(void);
+
 #include "neighbours/neighbours.c"
 #include "pace/parking.c"
 #include "unit.h"
 
 #define WORKERS		7
+
+int			MaxBackends = 0;	/* none is parked */
+PROC_HDR   *ProcGlobal = NULL;
+
+/* SetLatch -- nobody sleeps. */
+void
+SetLatch(Latch *latch)
+{
+}
+
 #define MOST_TICKS	100
 
 static uint32 history[MOST_TICKS];	/* workers that were wanted after each
 									 * tick */
+static Parking parking;
+static bool other_lifts_bound = false;
+
+/* before_fed -- see the top. */
+static void
+before_fed(void)
+{
+	if (other_lifts_bound)
+		parking_set_bound(&parking, false, INFINITY);
+}
 
 /*
  * simulate
@@ -97,6 +126,30 @@ test_nobody_is_called_before_those_who_were_called_are_there(void)
 	CHECK_EQ(parking_law(1, 1, 1.3), 0);
 }
 
+/*
+ * test_a_bound_that_was_lifted_binds_nobody
+ *		One process still takes the old budget while another takes that there is none.  Soon
+ *		the first one learns it, too.
+ */
+static void
+test_a_bound_that_was_lifted_binds_nobody(void)
+{
+	for (int i = 0; i < 2; i++)
+	{
+		unit_case("%s", i == 0 ? "one after the other" : "at the same time");
+		parking_set_up(&parking, 0, WORKERS);
+		other_lifts_bound = i == 1;
+		parking_set_bound(&parking, true, 2.5);
+		other_lifts_bound = false;
+		if (i == 0)
+			CHECK_EQ(pg_atomic_read_u32(&parking.wanted), 2);
+		parking_set_bound(&parking, false, INFINITY);
+		CHECK_EQ(pg_atomic_read_u32(&parking.wanted), PARKING_ALL);
+		parking_adjust(&parking, 5);
+		CHECK_EQ(pg_atomic_read_u32(&parking.wanted), PARKING_ALL);
+	}
+}
+
 /* test_others_have_as_many_cores_as_they_want -- but the leader goes on. */
 static void
 test_others_have_as_many_cores_as_they_want(void)
@@ -166,6 +219,7 @@ main(void)
 	UNIT_RUN(test_as_many_as_the_budget_feeds);
 	UNIT_RUN(test_the_budget_changes);
 	UNIT_RUN(test_nobody_is_called_before_those_who_were_called_are_there);
+	UNIT_RUN(test_a_bound_that_was_lifted_binds_nobody);
 	UNIT_RUN(test_others_have_as_many_cores_as_they_want);
 	UNIT_RUN(test_no_single_look_at_others_decides);
 	return unit_end();
