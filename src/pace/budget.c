@@ -32,7 +32,7 @@ budget_init(Budget *budget)
 	budget_restart(budget, now_ns());
 }
 
-/* budget_restart -- forget debts, and what was used so far; while no process ticks. */
+/* budget_restart -- forget debts, and what was used so far. */
 void
 budget_restart(Budget *budget, uint64 now)
 {
@@ -60,18 +60,26 @@ budget_change_rate(Budget *budget, uint64 now, double times)
 	} while (!pg_atomic_compare_exchange_u64(&budget->paid_until, &before, until));
 }
 
+/* budget_claim_tick -- no process ticks before budget_end_tick, unless one does now. */
+bool
+budget_claim_tick(Budget *budget)
+{
+	uint32		nobody = 0;
+
+	return pg_atomic_compare_exchange_u32(&budget->ticking, &nobody, 1);
+}
+
 /* budget_begin_tick -- if a tick is due, and no other process makes it, find what was used since the last one. */
 bool
 budget_begin_tick(Budget *budget, uint64 now, BudgetUse *use)
 {
 	uint64		due = pg_atomic_read_u64(&budget->next_tick);
-	uint32		nobody = 0;
 	uint64		used,
 				slept;
 
 	if (now < due ||
 		!pg_atomic_compare_exchange_u64(&budget->next_tick, &due, now + NS_A_TICK) ||
-		!pg_atomic_compare_exchange_u32(&budget->ticking, &nobody, 1))
+		!budget_claim_tick(budget))
 		return false;
 	if (now <= budget->tick_time)
 	{

@@ -105,14 +105,15 @@ typedef struct BudgetUse
 } BudgetUse;
 
 /*
- * Nobody else has the budget in budget_init, and nobody ticks in budget_restart.  Any
- * process may call the others at any time.  They take no lock and raise no error.  After
- * budget_begin_tick has returned true no other process ticks before budget_end_tick, which
- * the caller must reach: nothing in between may raise an error.
+ * Nobody else has the budget in budget_init, and no other process ticks in budget_restart.
+ * Any process may call the others at any time.  They take no lock and raise no error.  After
+ * budget_claim_tick or budget_begin_tick has returned true no other process ticks before
+ * budget_end_tick, which the caller must reach: nothing in between may raise an error.
  */
 extern void budget_init(Budget *budget);
 extern void budget_restart(Budget *budget, uint64 now);
 extern void budget_change_rate(Budget *budget, uint64 now, double times);
+extern bool budget_claim_tick(Budget *budget);
 extern bool budget_begin_tick(Budget *budget, uint64 now, BudgetUse *use);
 extern void budget_end_tick(Budget *budget);
 

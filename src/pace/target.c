@@ -11,9 +11,9 @@
  *
  * A target is known by its value and percentile.  There is room for as many as there
  * can be leaders.  When its last VACUUM has left, it is kept for a while for the next
- * one: so autovacuum doesn't learn anew with each table.  The place that was left longest
- * ago is used first, so a worker that outlives its failed leader for a moment still leaves
- * the target that it had.
+ * one: so autovacuum doesn't learn anew with each table.  A worker that outlives its failed
+ * leader for a moment may still use the target that was left, and tick.  The place that was
+ * left longest ago is used first, and none is made another target during a tick.
  *
  * The process that ticks (budget.c) has the controller take a step.  Leaders join and
  * leave under a lock.
@@ -72,6 +72,7 @@ static LWLock *lock = NULL;
 static void leave(LatencyTarget *target);
 static void begin_anew(LatencyTarget *target, const PaceSettings *settings);
 static void resume(LatencyTarget *target);
+static void wait_for_tick(LatencyTarget *target);
 static void skip_what_was(LatencyTarget *target, uint64 now);
 static void control(LatencyTarget *target, uint64 now, const BudgetUse *use);
 static void collect_votes(LatencyTarget *target, ControllerInput *input);
@@ -225,10 +226,12 @@ begin_anew(LatencyTarget *target, const PaceSettings *settings)
 {
 	Assert(LWLockHeldByMeInMode(lock, LW_EXCLUSIVE));
 	Assert(target->vacuums == 0);
+	wait_for_tick(target);
 	target->value = settings->latency_target;
 	target->percentile = settings->latency_percentile;
 	controller_init(&target->controller, target_is_in_ms(target) ? target->value : 0);
 	skip_what_was(target, now_ns());
+	budget_end_tick(&target->time);
 }
 
 /*
@@ -248,8 +251,19 @@ resume(LatencyTarget *target)
 	Assert(target->vacuums == 0);
 	if (now <= target->left_at + NS_A_TICK)
 		return;
+	wait_for_tick(target);
 	controller_resume(&target->controller);
 	skip_what_was(target, now);
+	budget_end_tick(&target->time);
+}
+
+/* wait_for_tick -- until no process ticks, nor will until budget_end_tick; a tick takes some microseconds. */
+static void
+wait_for_tick(LatencyTarget *target)
+{
+	Assert(LWLockHeldByMeInMode(lock, LW_EXCLUSIVE));
+	while (!budget_claim_tick(&target->time))
+		pg_usleep(1);
 }
 
 /* skip_what_was -- begin to measure from now on. */
