@@ -364,8 +364,6 @@ typedef struct Pace
 	bool		with_server;	/* is it counted in with_server? */
 	uint64		awake_since;
 	int64		accounted;		/* cost of this process that is accounted for */
-	double		ns_a_cost;		/* time awake for a cost of 1, at the last
-								 * payment */
 } Pace;
 
 extern Pace my_pace;

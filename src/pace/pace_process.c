@@ -180,8 +180,6 @@ process_pay(uint64 now)
 	Assert(cost >= 0);
 	my_pace.accounted = cost_now;
 	my_pace.awake_since = now;
-	if (cost > 0)
-		my_pace.ns_a_cost = awake / cost;
 	pg_atomic_fetch_add_u64(&shared->cost.used, cost);
 	pg_atomic_fetch_add_u64(&shared->time.used, (uint64) awake);
 	if (my_pace.target != NULL)

@@ -26,19 +26,13 @@
 
 #include "pace/pace_private.h"
 
-/* The number of entries between two looks at the clock: a page has some hundred. */
-#define CALLS_A_LOOK		32
-
-/* The server's cost limit while we say how long to sleep: a page more is a hundredth of it. */
-#define LIMIT				2000
-/* The server's limit and delay (ms) if there is nothing to sleep for */
-#define NO_LIMIT			100000000
-#define NO_DELAY			0.001
+/* The server's cost limit for one sleep: it sleeps in proportion, and what pages cost is nothing beside it. */
+#define ONCE				100000000
 /* The delay (ms) if a guard holds the process, after a page or so each time; and the longest */
-#define WAITING_DELAY		250.0
+#define WAITING_DELAY		((double) NS_A_TICK / NS_PER_MS)
 
 static void leave_it_to_server(void);
-static void have_server_sleep(double ms);
+static void have_server_sleep(double ms, int limit);
 
 /* pace_begin_server_code -- this process is about to run a routine that calls the server's own delay point. */
 void
@@ -74,14 +68,14 @@ pace_in_server_code(void)
 		my_pace.with_server = false;
 		pg_atomic_fetch_sub_u32(&my_pace.shared->with_server, 1);
 		process_reset(now_ns());
-		have_server_sleep(0);
+		have_server_sleep(0, ONCE);
 	}
 	pace_reload_if_due();
 	waits = guards_wait_in_server_code();
 	if (!VacuumFailsafeActive)
 		VacuumCostActive = waits || process_is_counted();
 	if (waits)
-		have_server_sleep(WAITING_DELAY);
+		have_server_sleep(WAITING_DELAY, my_pace.settings.cost_limit);
 	if (!VacuumCostActive || waits)
 		return;
 	if (process_budget_has_changed())
@@ -98,10 +92,10 @@ pace_in_server_code(void)
 	until = Min(until, now + (uint64) (WAITING_DELAY * NS_PER_MS));
 	if (until < now + LEAST_NAP_NS)
 	{
-		have_server_sleep(0);
+		have_server_sleep(0, ONCE);
 		return;
 	}
-	have_server_sleep((double) (until - now) / NS_PER_MS);
+	have_server_sleep((double) (until - now) / NS_PER_MS, ONCE);
 	/* the time that it sleeps in there isn't time awake */
 	my_pace.awake_since = until;
 	pg_atomic_fetch_add_u64(&my_pace.shared->cost.slept, until - now);
@@ -127,14 +121,15 @@ pace_end_server_code(void)
  * leave_it_to_server
  *		Have the server's delay point give this process its share of the tighter budget.
  *
- * The server sleeps by cost, so the time that a target's budget allows is converted by
- * what the most recent cost took.
+ * The server sleeps by cost, so the time that a target's budget allows is converted by what
+ * the cost of this vacuum has taken so far.
  */
 static void
 leave_it_to_server(void)
 {
 	uint32		at_work = pg_atomic_read_u32(&my_pace.shared->cost.at_work);
-	double		ns_a_cost = my_pace.ns_a_cost > 0 ? my_pace.ns_a_cost : NS_PER_S / COST_OF_A_PROCESS;
+	double		cost = pg_atomic_read_u64(&my_pace.shared->cost.used);
+	double		ns_a_cost = (pg_atomic_read_u64(&my_pace.shared->time.used) + NS_PER_S) / (cost + COST_OF_A_PROCESS);
 	double		ns = 0;
 	TargetState target;
 
@@ -152,23 +147,27 @@ leave_it_to_server(void)
 		ns = Min(ns, ns_a_cost * (Max(at_work, 1) / my_pace.least - 1));
 	if (ns <= 0)
 	{
-		have_server_sleep(0);
+		have_server_sleep(0, ONCE);
 		return;
 	}
-	/* an autovacuum worker's limit is the server's, which shares it out */
+
+	/*
+	 * as often as the server does; an autovacuum worker's limit comes back
+	 * after each sleep
+	 */
+	vacuum_cost_limit = my_pace.settings.cost_limit;
 	if (!AmAutoVacuumWorkerProcess())
-		vacuum_cost_limit = (int) Min(Max(5 * (double) NS_PER_MS / ns, 1), NO_LIMIT);
+		vacuum_cost_limit = (int) Min(vacuum_cost_limit, Max(NEIGHBOURS_LOOK_NS / ns, 1));
 	vacuum_cost_delay = vacuum_cost_limit * ns / NS_PER_MS;
 }
 
-/* have_server_sleep -- for this time, at the server's next delay point. */
+/* have_server_sleep -- for this time, at the server's next delay point; and again at each such cost. */
 static void
-have_server_sleep(double ms)
+have_server_sleep(double ms, int limit)
 {
-	Assert(ms >= 0);
-	if (!AmAutoVacuumWorkerProcess())
-		vacuum_cost_limit = ms > 0 ? LIMIT : NO_LIMIT;
-	vacuum_cost_delay = ms > 0 ? ms : NO_DELAY;
+	Assert(ms >= 0 && limit > 0);
+	vacuum_cost_limit = limit;
+	vacuum_cost_delay = ms;
 	/* it sleeps in proportion to this */
 	VacuumCostBalance = ms > 0 ? vacuum_cost_limit : 0;
 }

@@ -44,10 +44,11 @@ target_version(LatencyTarget *target)
 	return 0;
 }
 
-/* target_state -- nobody asks here. */
+/* target_state -- all that anybody asks here. */
 void
 target_state(LatencyTarget *target, TargetState *state)
 {
+	state->unrested = my_pace.budget;
 }
 
 /* target_budget -- nor for that. */
@@ -76,6 +77,24 @@ guards_wait_in_server_code(void)
 	return false;
 }
 
+/* pace_hide_reloads -- nobody reloads anything. */
+void
+pace_hide_reloads(void)
+{
+}
+
+/* pace_show_reloads -- nor here. */
+void
+pace_show_reloads(void)
+{
+}
+
+/* pace_warn_if_out_of_reach -- it isn't. */
+void
+pace_warn_if_out_of_reach(void)
+{
+}
+
 /* pace_look_around -- there is nobody. */
 void
 pace_look_around(uint64 now)
@@ -95,6 +114,118 @@ s_lock(volatile slock_t *lock, const char *file, int line, const char *function)
 	return 0;
 }
 
+/* begin -- a VACUUM with this budget of time awake, which is in the server's code. */
+static void
+begin(double budget)
+{
+	memset(&shared, 0, sizeof(shared));
+	memset(&my_pace, 0, sizeof(my_pace));
+	memset(&pgBufferUsage, 0, sizeof(pgBufferUsage));
+	budget_init(&shared.cost);
+	budget_init(&shared.time);
+	budget_init(&of_target);
+	my_pace.shared = &shared;
+	my_pace.settings.latency_target = LATENCY_TARGET_AUTO;
+	my_pace.settings.cost_limit = vacuum_cost_limit = 200;
+	my_pace.settings.page_miss = VacuumCostPageMiss = 2;
+	my_pace.target = (LatencyTarget *) &of_target;
+	my_pace.rate = INFINITY;
+	my_pace.budget = budget;
+	my_pace.in_server_code = true;
+}
+
+/* server_sleeps -- for how long (ms) at its delay point, after pages of this cost; as its own code has it. */
+static double
+server_sleeps(int cost)
+{
+	double		ms = 0;
+
+	VacuumCostBalance += cost;
+	if (VacuumCostActive && VacuumCostBalance >= vacuum_cost_limit)
+		ms = Min(vacuum_cost_delay * VacuumCostBalance / vacuum_cost_limit, 4 * vacuum_cost_delay);
+	if (ms > 0)
+	{
+		VacuumCostBalance = 0;
+		/* AutoVacuumUpdateCostLimit */
+		if (MyBackendType == B_AUTOVAC_WORKER)
+			vacuum_cost_limit = 200;
+	}
+	return ms;
+}
+
+/*
+ * test_it_sleeps_for_what_it_owes
+ *		Whatever the page costs that comes before the server's delay point; a process that
+ *		sleeps for longer would be awake for longer, as its own clock has it, and owe more.
+ */
+static void
+test_it_sleeps_for_what_it_owes(void)
+{
+	static const BackendType types[] = {B_BACKEND, B_AUTOVAC_WORKER};
+
+	for (int i = 0; i < lengthof(types); i++)
+	{
+		unit_case("%s", i == 0 ? "a session" : "autovacuum");
+		begin(0.1);
+		MyBackendType = types[i];
+		for (int page = 0; page < 20; page++)
+		{
+			uint64		now = now_ns();
+
+			my_pace.awake_since = now - NS_PER_MS;
+			pg_atomic_write_u64(&of_target.paid_until, now);
+			for (int k = 0; k < CALLS_A_LOOK; k++)
+				pace_in_server_code();
+			CHECK(vacuum_cost_delay >= 9);
+			CHECK_BETWEEN(vacuum_cost_delay, server_sleeps(22), vacuum_cost_delay * 1.001);
+			CHECK_EQ(server_sleeps(22), 0);
+		}
+	}
+	MyBackendType = B_BACKEND;
+}
+
+/*
+ * test_cleanup_has_its_share
+ *		By what the vacuum has cost so far, not by a last page that somebody else had a lock
+ *		on; an autovacuum worker's, too, after a delete that slept.
+ */
+static void
+test_cleanup_has_its_share(void)
+{
+	static const BackendType types[] = {B_BACKEND, B_AUTOVAC_WORKER};
+
+	for (int i = 0; i < lengthof(types); i++)
+	{
+		double		slept = 0;
+
+		unit_case("%s", i == 0 ? "a session" : "autovacuum");
+		begin(0.1);
+		my_pace.in_server_code = false;
+		MyBackendType = types[i];
+		/* 1 us for a cost of 1; then 0.1 s for a page */
+		for (int k = 0; k < 1000; k++)
+		{
+			uint64		now = now_ns();
+
+			my_pace.awake_since = now - 2 * NS_PER_MS;
+			pgBufferUsage.shared_blks_read += 1000;
+			(void) process_pay(now);
+		}
+		my_pace.awake_since -= NS_PER_S;
+		pgBufferUsage.shared_blks_read++;
+		(void) process_pay(now_ns());
+		vacuum_cost_limit = ONCE;
+		VacuumCostActive = true;
+		pace_begin_server_code();
+		for (int k = 0; k < 100000; k++)
+			slept += server_sleeps(20);
+		/* nine times as long as 2,000,000 us */
+		CHECK_BETWEEN(16000, slept, 22000);
+		pace_end_server_code();
+	}
+	MyBackendType = B_BACKEND;
+}
+
 /*
  * test_no_sleep_is_long
  *		Nothing wakes a process in the server's delay point, when its target has gone,
@@ -103,16 +234,7 @@ s_lock(volatile slock_t *lock, const char *file, int line, const char *function)
 static void
 test_no_sleep_is_long(void)
 {
-
-	budget_init(&shared.cost);
-	budget_init(&shared.time);
-	budget_init(&of_target);
-	my_pace.shared = &shared;
-	my_pace.settings.latency_target = LATENCY_TARGET_AUTO;
-	my_pace.target = (LatencyTarget *) &of_target;
-	my_pace.rate = INFINITY;
-	my_pace.budget = LEAST_BUDGET / 4;
-	my_pace.in_server_code = true;
+	begin(LEAST_BUDGET / LEAP);
 
 	/* of which 0.1 s is paid for: 20 s */
 	my_pace.awake_since = now_ns() - NS_PER_S;
@@ -131,6 +253,8 @@ test_no_sleep_is_long(void)
 int
 main(void)
 {
+	UNIT_RUN(test_it_sleeps_for_what_it_owes);
+	UNIT_RUN(test_cleanup_has_its_share);
 	UNIT_RUN(test_no_sleep_is_long);
 	return unit_end();
 }
