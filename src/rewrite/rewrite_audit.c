@@ -290,6 +290,9 @@ rewrite_audit_count(TableRewrite *rewrite, RewriteHeap heap, int64 kept)
 /*
  * rewrite_audit_indexes
  *		Are new btrees in order, also those of the TOAST table?
+ *
+ * An invalid index of a TOAST table is none of them: the server's rewrite, too, leaves it
+ * as it is.
  */
 int64
 rewrite_audit_indexes(Oid relid, const char *command)
@@ -304,7 +307,8 @@ rewrite_audit_indexes(Oid relid, const char *command)
 	{
 		Relation	index = index_open(index_relid, AccessExclusiveLock);
 
-		naudited += audit_new_btree(index, rel, command);
+		if (index->rd_index->indisvalid)
+			naudited += audit_new_btree(index, rel, command);
 		index_close(index, NoLock);
 	}
 	table_close(rel, NoLock);

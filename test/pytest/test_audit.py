@@ -539,6 +539,32 @@ def test_rewrite_of_all_shapes(t):
     assert audited == heap + index
 
 
+def test_rewrite_beside_an_index_of_the_toast_table_that_is_left_over(cluster, db, conn):
+    """It stays what it was, by PostgreSQL's rewrite, too, and VACUUM has deleted some of its pages: no false alarm."""
+    conn.execute("CREATE TABLE t (id int, v text); ALTER TABLE t ALTER v SET STORAGE EXTERNAL")
+    conn.execute("INSERT INTO t SELECT i, repeat(md5(i::text), 70) FROM generate_series(1, 2000) i")
+    [(toast, index)] = conn.execute(
+        "SELECT reltoastrelid::regclass::text, indexrelid::regclass::text FROM pg_class JOIN pg_index ON indrelid = reltoastrelid WHERE relname = 't'"
+    )
+    with cluster.connect(db) as reader:
+        reader.execute("BEGIN ISOLATION LEVEL REPEATABLE READ; SELECT FROM pg_class")
+        conn.execute("SET lock_timeout = 10")
+        with pytest.raises(psycopg.errors.LockNotAvailable):
+            conn.execute(f"REINDEX INDEX CONCURRENTLY {index}")
+    conn.execute("RESET lock_timeout")
+    [(left,)] = conn.execute("SELECT indexrelid::regclass::text FROM pg_index WHERE indrelid = %s::regclass AND indisready AND NOT indisvalid", [toast])
+    conn.execute("DELETE FROM t WHERE id < 1900")
+    before = conn.execute("SELECT count(*), sum(hashtext(v)) FROM t").fetchone()
+    conn.execute("VACUUM t")
+    deleted = conn.execute("SELECT blkno FROM bt_multi_page_stats(%s, 1, -1) WHERE type = 'd'", [left]).fetchall()
+    assert deleted
+    conn.execute("VACUUM (FULL) t")
+    assert conn.execute("SELECT blkno FROM bt_multi_page_stats(%s, 1, -1) WHERE type = 'd'", [left]).fetchall() == deleted
+    assert conn.execute("SELECT count(*), sum(hashtext(v)) FROM t").fetchone() == before
+    conn.execute(f"DROP INDEX {left}")
+    checks.assert_clean(conn, "t")
+
+
 def test_full_inplace(t):
     """Its passes are VACUUMs like any other."""
     conn = t()
