@@ -257,13 +257,13 @@ resume(LatencyTarget *target)
 	budget_end_tick(&target->time);
 }
 
-/* wait_for_tick -- until no process ticks, nor will until budget_end_tick; a tick takes some microseconds. */
+/* wait_for_tick -- have no process tick until budget_end_tick; a tick takes microseconds, but for one that is stopped in it. */
 static void
 wait_for_tick(LatencyTarget *target)
 {
 	Assert(LWLockHeldByMeInMode(lock, LW_EXCLUSIVE));
-	while (!budget_claim_tick(&target->time))
-		pg_usleep(1);
+	for (int i = 0; i < 1000 && !budget_claim_tick(&target->time); i++)
+		pg_usleep(1000);
 }
 
 /* skip_what_was -- begin to measure from now on. */
