@@ -122,13 +122,13 @@ def test_a_table_larger_than_memory(figures):
     assert figures.large_short_lines(kept)[2:] == ["| a table larger than memory, on a disk | 3.0 s | 1.1 × | 2.0 × |"]
     lines = figures.large_lines(kept)
     assert lines[0] == ("Eight indexes; 1,000,000 rows, 1,024 + 5,120 MB; memory 23.5 GB, held of it 16.4 GB, so that 3 GB were left for all else;"
-                        " medians of 2 rounds:")  # fmt: skip
+                        " medians of 2 rounds, and of the ratio in each:")  # fmt: skip
     assert lines[4:] == [
-        "| PostgreSQL, `PARALLEL 0` | 6.0 | 0.50 × |",
-        "| PostgreSQL, `PARALLEL 1` | 3.0 | 1.00 × |",
-        "| pg_cyclone, `PARALLEL 0` | 2.7 | 1.11 × |",
-        "| pg_cyclone, `PARALLEL 1`, `cyclone.preserve_page_cache = off` | 2.4 | 1.25 × |",
-        "| pg_cyclone, `PARALLEL 1` | 1.5 | 2.00 × |",
+        "| PostgreSQL, `PARALLEL 0` | 6.0 | 0.50 × (0.50–0.50) |",
+        "| PostgreSQL, `PARALLEL 1` | 3.0 | 1.00 × (1.00–1.00) |",
+        "| pg_cyclone, `PARALLEL 0` | 2.7 | 1.11 × (1.11–1.11) |",
+        "| pg_cyclone, `PARALLEL 1` | 1.5 | 2.00 × (2.00–2.00) |",
+        "| pg_cyclone, `PARALLEL 1`, `cyclone.preserve_page_cache = off` | 2.4 | 1.25 × (1.25–1.25) |",
     ]
 
 
