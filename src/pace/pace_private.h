@@ -50,7 +50,7 @@
 #define FIRST_BUDGET		0.1
 /* Part of a target in ms that is the aim, as what is kept varies.  0.9 and 1 fail. */
 #define AIM					0.95
-/* What a late statement takes of the budget's logarithm.  0.3 holds, 0.2 and 0.6 fail. */
+/* What a late statement takes of the budget's logarithm.  0.2 fails, 0.8 holds. */
 #define VOTE				0.4
 /* A factor, the most that one measurement is believed.  Log: at full speed others take 4.4 times as long. */
 #define LEAP				4.0

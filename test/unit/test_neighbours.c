@@ -39,13 +39,20 @@ PROC_HDR   *ProcGlobal = &all;
 PGPROC	   *MyProc = procs;
 WalSndCtlData *WalSndCtl = NULL;
 
+/* What the kernel tells */
+static bool tells = true;
+static bool tells_of_others = true;
+
+static int	nexcused = 0;
 static uint64 now = 1000 * (uint64) NS_PER_S;
 
 /* process_of -- whose file is it? */
 static int
 process_of(const char *name)
 {
-	return atoi(name + strlen("/proc/"));
+	int			pid = atoi(name + strlen("/proc/"));
+
+	return tells_of_others || pid == MyProcPid ? pid : -1;
 }
 
 /* core_wait_read -- this process is always here, and others are a part of the time. */
@@ -54,7 +61,7 @@ core_wait_read(int file, uint64 *ran, uint64 *waited)
 {
 	*ran = file == MyProcPid ? now : (uint64) (now * BUSY);
 	*waited = 2 * *ran;
-	return true;
+	return tells;
 }
 
 /* latency_begin_look -- nobody else looks. */
@@ -64,10 +71,11 @@ latency_begin_look(uint64 at)
 	return 0;
 }
 
-/* latency_excuse -- nobody waits. */
+/* latency_excuse -- count them. */
 void
 latency_excuse(int backend, uint64 unseen)
 {
+	nexcused++;
 }
 
 /* MemoryContextAllocZero -- memory. */
@@ -127,10 +135,78 @@ test_many_sessions(void)
 	}
 }
 
+/*
+ * test_what_a_look_sees
+ *		Of one session in a transaction, whatever it waits for, and where the kernel tells of
+ *		no process, or only of this one: then what is seen stands for the time since the last look.
+ */
+static void
+test_what_a_look_sees(void)
+{
+	static const struct
+	{
+		const char *name;
+		uint32		waits_for;
+		bool		tells;
+		bool		tells_of_others;
+		bool		is_walsender;
+		double		ran;		/* of the time */
+		double		waited;
+		int			nexcused;
+	}			cases[] = {
+		{"it runs", 0, true, true, false, BUSY, 2 * BUSY, 0},
+		{"a file", PG_WAIT_IO, true, true, false, BUSY, 1 + 2 * BUSY, 0},
+		{"the server's lock", PG_WAIT_LWLOCK, true, true, false, BUSY, 1 + 2 * BUSY, 0},
+		{"a table's lock", PG_WAIT_LOCK, true, true, false, BUSY, 2 * BUSY, 1},
+		{"its client", PG_WAIT_CLIENT, true, true, false, BUSY, 2 * BUSY, 1},
+		{"time", PG_WAIT_TIMEOUT, true, true, false, BUSY, 2 * BUSY, 1},
+		{"a walsender", 0, true, true, true, 0, 0, 0},
+		{"no kernel tells", 0, false, false, false, 1, 0, 0},
+		{"the kernel tells of none, and of a file", PG_WAIT_IO, false, false, false, 1, 1, 0},
+		{"the kernel tells of this process", 0, true, false, false, 1, 0, 0},
+	};
+
+	WalSndCtl = palloc0(sizeof(WalSndCtlData) + sizeof(WalSnd));
+	memset(procs, 0, sizeof(procs));
+	procs[0].pid = MyProcPid;
+	procs[1].pid = 2;
+	procs[1].vxid.lxid = 1;
+	for (int i = 0; i < lengthof(cases); i++)
+	{
+		NeighboursTimes times;
+		double		second = NS_PER_S;
+
+		unit_case("%s", cases[i].name);
+		procs[1].wait_event_info = cases[i].waits_for;
+		tells = cases[i].tells;
+		tells_of_others = cases[i].tells_of_others;
+		max_wal_senders = cases[i].is_walsender;
+		WalSndCtl->walsnds[0].pid = procs[1].pid;
+		now += 10 * (uint64) NS_PER_S;
+		(void) neighbours_look(now, true, &times);
+		CHECK_EQ(times.looked, 0);
+		now += NEIGHBOURS_LOOK_NS;
+		(void) neighbours_look(now, true, &times);
+		now += NEIGHBOURS_LOOK_NS - 1;
+		CHECK(!neighbours_look(now, true, &times));
+		now += 1;
+		nexcused = 0;
+		CHECK(neighbours_look(now, true, &times));
+		CHECK_EQ(times.cores_are_unknown, !cases[i].tells || !cases[i].tells_of_others);
+		CHECK_BETWEEN(0.0999, times.looked / second, 0.1001);
+		CHECK_BETWEEN(cases[i].ran * 0.0999, times.ran / second, cases[i].ran * 0.1001);
+		CHECK_BETWEEN(cases[i].waited * 0.0999, times.waited / second, cases[i].waited * 0.1001);
+		CHECK_EQ(nexcused, cases[i].nexcused);
+	}
+	tells = tells_of_others = true;
+	max_wal_senders = 0;
+}
+
 /* main -- run them all. */
 int
 main(void)
 {
 	UNIT_RUN(test_many_sessions);
+	UNIT_RUN(test_what_a_look_sees);
 	return unit_end();
 }

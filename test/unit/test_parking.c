@@ -27,13 +27,17 @@ static void before_fed(void);
 
 #define WORKERS		7
 
-int			MaxBackends = 0;	/* none is parked */
-PROC_HDR   *ProcGlobal = NULL;
+int			MaxBackends = 3;	/* a leader and two workers, which are parked */
+static PGPROC procs[3];
+static PROC_HDR all = {.allProcs = procs};
+PROC_HDR   *ProcGlobal = &all;
+static int	nwoken = 0;
 
-/* SetLatch -- nobody sleeps. */
+/* SetLatch -- a worker is woken. */
 void
 SetLatch(Latch *latch)
 {
+	nwoken++;
 }
 
 #define MOST_TICKS	100
@@ -134,6 +138,7 @@ test_nobody_is_called_before_those_who_were_called_are_there(void)
 static void
 test_a_bound_that_was_lifted_binds_nobody(void)
 {
+	parked_for = palloc0(3 * sizeof(pg_atomic_uint32));
 	for (int i = 0; i < 2; i++)
 	{
 		unit_case("%s", i == 0 ? "one after the other" : "at the same time");
@@ -143,7 +148,12 @@ test_a_bound_that_was_lifted_binds_nobody(void)
 		other_lifts_bound = false;
 		if (i == 0)
 			CHECK_EQ(pg_atomic_read_u32(&parking.wanted), 2);
+		pg_atomic_write_u32(&parked_for[1], 1);
+		pg_atomic_write_u32(&parked_for[2], 1);
+		nwoken = 0;
+		parking_adjust(&parking, 5);
 		parking_set_bound(&parking, false, INFINITY);
+		CHECK_BETWEEN(3, nwoken, 4);
 		CHECK_EQ(pg_atomic_read_u32(&parking.wanted), PARKING_ALL);
 		parking_adjust(&parking, 5);
 		CHECK_EQ(pg_atomic_read_u32(&parking.wanted), PARKING_ALL);

@@ -29,6 +29,7 @@ BackendType MyBackendType = B_BACKEND;
 
 static PaceShared shared;
 static Budget of_target;
+static bool guard_holds = false;
 
 /* target_time -- of the only target. */
 Budget *
@@ -70,11 +71,11 @@ pace_reload_if_due(void)
 {
 }
 
-/* guards_wait_in_server_code -- no guard holds it. */
+/* guards_wait_in_server_code -- does a guard hold it? */
 bool
 guards_wait_in_server_code(void)
 {
-	return false;
+	return guard_holds;
 }
 
 /* pace_hide_reloads -- nobody reloads anything. */
@@ -221,9 +222,28 @@ test_cleanup_has_its_share(void)
 			slept += server_sleeps(20);
 		/* nine times as long as 2,000,000 us */
 		CHECK_BETWEEN(16000, slept, 22000);
+		/* as soon as it asks for an entry it tells how long */
+		CHECK_EQ(pg_atomic_read_u32(&shared.with_server), 1);
+		for (int k = 0; k < CALLS_A_LOOK; k++)
+			pace_in_server_code();
+		CHECK_EQ(pg_atomic_read_u32(&shared.with_server), 0);
 		pace_end_server_code();
 	}
 	MyBackendType = B_BACKEND;
+}
+
+/* test_a_guard_holds_it -- it sleeps, whatever it owes; and again, if it asks for no entry. */
+static void
+test_a_guard_holds_it(void)
+{
+	begin(1);
+	guard_holds = true;
+	for (int i = 0; i < CALLS_A_LOOK; i++)
+		pace_in_server_code();
+	guard_holds = false;
+	CHECK_BETWEEN(200, server_sleeps(2), 300);
+	CHECK_EQ(server_sleeps(2), 0);
+	CHECK_BETWEEN(200, server_sleeps(200), 300);
 }
 
 /*
@@ -255,6 +275,7 @@ main(void)
 {
 	UNIT_RUN(test_it_sleeps_for_what_it_owes);
 	UNIT_RUN(test_cleanup_has_its_share);
+	UNIT_RUN(test_a_guard_holds_it);
 	UNIT_RUN(test_no_sleep_is_long);
 	return unit_end();
 }

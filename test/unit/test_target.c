@@ -238,6 +238,14 @@ test_enough_statements_are_shown(void)
 				break;
 		}
 		CHECK_EQ(state.latency_ms, cases[i].shown);
+		CHECK_EQ(state.vacuums, 1);
+		/* after a gap it begins anew, and the law hears of nothing */
+		nstatements = 1;
+		target->controller.load = 7;
+		target_tick_if_due(target, now + 10 * (uint64) NS_PER_S);
+		CHECK_EQ(target->controller.load, 7);
+		CHECK_EQ(target->window[100], 0);
+		CHECK(isinf(target_budget(NULL)));
 	}
 }
 
