@@ -84,6 +84,7 @@ static void copy_pages(HeapCopy *copy, ReadStream *stream);
 static void copy_page(HeapCopy *copy, Buffer buffer);
 static bool copy_tuple(HeapCopy *copy, HeapTuple tuple, uint16 infomask);
 static bool is_orphan(HeapCopy *copy, HeapTuple tuple);
+static void refuse_chunk(HeapCopy *copy, HeapTuple tuple);
 static void leave_to_leader(HeapCopy *copy, BlockNumber blkno);
 static pg_atomic_uint32 *left_word(RewriteShared *shared, HeapCopyShared *copy,
 								   BlockNumber blkno);
@@ -410,6 +411,9 @@ copy_tuple(HeapCopy *copy, HeapTuple tuple, uint16 infomask)
 		MemoryContextSwitchTo(old);
 		if (unlikely(tuple_copy_is_too_big(reformed->t_len)))
 		{
+			/* the leader has nothing to make a chunk smaller by */
+			if (copy->heap == REWRITE_TOAST)
+				refuse_chunk(copy, tuple);
 			MemoryContextReset(copy->tuple_context);
 			return false;
 		}
@@ -475,13 +479,20 @@ is_orphan(HeapCopy *copy, HeapTuple tuple)
 	if (HeapTupleHeaderGetNatts(tuple->t_data) == desc->natts)
 		value_id = heap_getattr(tuple, 1, desc, &isnull);
 	if (isnull)
-		ereport(ERROR,
-				(errcode(ERRCODE_DATA_CORRUPTED),
-				 errmsg("tuple (%u,%u) of relation \"%s\" is not one of a TOAST table",
-						ItemPointerGetBlockNumber(&tuple->t_self),
-						ItemPointerGetOffsetNumber(&tuple->t_self),
-						RelationGetRelationName(rel))));
+		refuse_chunk(copy, tuple);
 	return !value_ids_include(rewrite_value_ids(copy->rewrite->shared), DatumGetObjectId(value_id));
+}
+
+/* refuse_chunk -- raise the error for a damaged chunk. */
+static void
+refuse_chunk(HeapCopy *copy, HeapTuple tuple)
+{
+	ereport(ERROR,
+			(errcode(ERRCODE_DATA_CORRUPTED),
+			 errmsg("tuple (%u,%u) of relation \"%s\" is not one of a TOAST table",
+					ItemPointerGetBlockNumber(&tuple->t_self),
+					ItemPointerGetOffsetNumber(&tuple->t_self),
+					RelationGetRelationName(copy->rewrite->old_heaps[REWRITE_TOAST]))));
 }
 
 /* leave_to_leader -- mark this block: it has tuples for the leader, one of them that in hand. */

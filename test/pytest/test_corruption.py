@@ -262,6 +262,26 @@ def test_rows_whose_item_has_a_wrong_length_survive_vacuum_full(prefix, pg_major
             checks.assert_clean(conn, "t")
 
 
+def test_a_chunk_that_is_too_big_for_a_page_is_an_error(prefix, pg_major):
+    """VACUUM FULL leaves rows that are too big to the leader, who makes them smaller, but this one has nothing to be made smaller."""
+
+    def make_too_big(page: bytearray) -> None:
+        number = live_items(page)[0]
+        offset, _, length = item(page, number)
+        struct.pack_into("<I", page, offset + page[offset + 22] + 8, 9000 << 2)
+        set_item(page, number, offset, length - 16)
+
+    with damageable(prefix, pg_major, {**CONFIG, "cyclone.audit": 0}) as cluster:
+        with cluster.connect(TEMPLATE) as conn:
+            conn.execute("CREATE TABLE t (id int, big text STORAGE EXTERNAL)")
+            conn.execute("INSERT INTO t SELECT i, repeat(md5(i::text), 100) FROM generate_series(1, 100) i")
+            [(toast,)] = conn.execute("SELECT relname FROM pg_class WHERE oid = (SELECT reltoastrelid FROM pg_class WHERE relname = 't')")
+        damage(cluster, cluster.connect(TEMPLATE), (f"pg_toast.{toast}",), HEAP_BLOCK, make_too_big)
+        with cluster.connect(TEMPLATE) as conn, pytest.raises(psycopg.errors.DataCorrupted) as error:
+            conn.execute("VACUUM FULL t")
+        assert re.fullmatch(rf'tuple \({HEAP_BLOCK},\d+\) of relation "{toast}" is not one of a TOAST table', error.value.diag.message_primary)
+
+
 def misplace_an_item(page: bytearray) -> None:
     """Let the line pointer of a row lead beyond the page."""
     number = live_items(page)[3]
