@@ -156,6 +156,28 @@ test_all_processes_have_one_clock(void)
 	}
 }
 
+/*
+ * test_who_is_at_work_is_counted
+ *		For its VACUUM, and for the target that it has; and before there is a budget nothing
+ *		is done.
+ */
+static void
+test_who_is_at_work_is_counted(void)
+{
+	begin(1, INFINITY);
+	my_pace.target = (LatencyTarget *) &shared.time;
+	pace_begin_work();
+	CHECK_EQ(pg_atomic_read_u32(&shared.cost.at_work), 1);
+	CHECK_EQ(pg_atomic_read_u32(&shared.time.at_work), 1);
+	pace_end_work();
+	CHECK_EQ(pg_atomic_read_u32(&shared.cost.at_work), 0);
+	CHECK_EQ(pg_atomic_read_u32(&shared.time.at_work), 0);
+	my_pace.shared = NULL;
+	shared.least = 7;
+	pace_set_need(1);
+	CHECK_EQ(shared.least, 7);
+}
+
 /* main -- run them all. */
 int
 main(void)
@@ -164,5 +186,6 @@ main(void)
 	UNIT_RUN(test_the_least_rises_smoothly);
 	UNIT_RUN(test_the_failsafe_may_come_at_once);
 	UNIT_RUN(test_what_workers_have_used_is_not_paid_twice);
+	UNIT_RUN(test_who_is_at_work_is_counted);
 	return unit_end();
 }

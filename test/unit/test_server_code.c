@@ -269,6 +269,111 @@ test_no_sleep_is_long(void)
 	CHECK_BETWEEN(19000, (pg_atomic_read_u64(&of_target.paid_until) - now_ns()) / NS_PER_MS, 20100);
 }
 
+/* look -- as many entries as make it look at the clock. */
+static void
+look(void)
+{
+	for (int i = 0; i < CALLS_A_LOOK; i++)
+		pace_in_server_code();
+}
+
+/*
+ * test_each_look_goes_by_what_is_in_force
+ *		From the first look on it pays by itself, and what was used before isn't paid for.
+ *		Another budget is taken; nothing is paid before a slice is over, nothing slept for
+ *		what is less than a nap, and nobody sleeps where nothing is in force.
+ */
+static void
+test_each_look_goes_by_what_is_in_force(void)
+{
+	begin(0.1);
+	my_pace.in_server_code = false;
+	pace_begin_server_code();
+	CHECK_EQ(pg_atomic_read_u32(&shared.with_server), 1);
+	pace_end_server_code();
+	CHECK_EQ(pg_atomic_read_u32(&shared.with_server), 0);
+	pace_begin_server_code();
+	look();
+	CHECK_EQ(pg_atomic_read_u32(&shared.with_server), 0);
+	CHECK_EQ(vacuum_cost_delay, 0);
+	pace_end_server_code();
+	CHECK_EQ(pg_atomic_read_u32(&shared.with_server), 0);
+
+	begin(0.1);
+	shared.settings = my_pace.settings;
+	shared.least = LEAST_BUDGET;
+	shared.target = my_pace.target;
+	pg_atomic_write_u32(&shared.version, 7);
+	vacuum_cost_delay = 5;
+	my_pace.awake_since = now_ns() + NS_PER_S;
+	look();
+	CHECK_EQ(my_pace.version, 7);
+	CHECK_EQ(my_pace.slice, SLICE_NS);
+	CHECK_EQ(vacuum_cost_delay, 5);
+
+	/* the target goes, and comes back while nothing was counted */
+	my_pace.at_work = true;
+	pg_atomic_write_u32(&of_target.at_work, 1);
+	shared.target = NULL;
+	pg_atomic_write_u32(&shared.version, 8);
+	look();
+	CHECK(my_pace.target == NULL);
+	CHECK_EQ(pg_atomic_read_u32(&of_target.at_work), 0);
+	shared.target = (LatencyTarget *) &of_target;
+	pg_atomic_write_u32(&shared.version, 9);
+	VacuumCostActive = false;
+	process_take_budget();
+	CHECK(my_pace.target == shared.target);
+	CHECK(VacuumCostActive);
+	CHECK_EQ(pg_atomic_read_u32(&of_target.at_work), 1);
+	CHECK(my_pace.awake_since <= now_ns());
+
+	begin(1e9);
+	vacuum_cost_delay = 5;
+	my_pace.awake_since = now_ns() - NS_PER_MS;
+	pg_atomic_write_u64(&of_target.paid_until, now_ns());
+	look();
+	CHECK_EQ(vacuum_cost_delay, 0);
+
+	begin(INFINITY);
+	my_pace.settings.latency_target = 0;
+	vacuum_cost_delay = 5;
+	look();
+	CHECK(!VacuumCostActive);
+	CHECK_EQ(vacuum_cost_delay, 5);
+}
+
+/*
+ * test_cleanup_has_the_tighter_budget
+ *		Of cost or of time; as much of it as the table's age asks for; or there is none.
+ */
+static void
+test_cleanup_has_the_tighter_budget(void)
+{
+	static const struct
+	{
+		double		rate;		/* of cost, a second */
+		double		budget;
+		double		least;
+		double		ns;			/* that it sleeps for a cost of 1 */
+	}			cases[] = {
+		{1e4, INFINITY, LEAST_BUDGET, 1e5}, {1e4, 0.5, LEAST_BUDGET, 1e5}, {1e9, 0.5, LEAST_BUDGET, 1e3},
+		{1e4, 0.5, 0.25, 3e3}, {INFINITY, INFINITY, LEAST_BUDGET, 0}
+	};
+
+	for (int i = 0; i < lengthof(cases); i++)
+	{
+		unit_case("rate %g, budget %g, least %g", cases[i].rate, cases[i].budget, cases[i].least);
+		begin(cases[i].budget);
+		my_pace.in_server_code = false;
+		my_pace.rate = cases[i].rate;
+		my_pace.least = cases[i].least;
+		pace_begin_server_code();
+		CHECK_BETWEEN(cases[i].ns * 0.999, vacuum_cost_delay * NS_PER_MS / vacuum_cost_limit, cases[i].ns * 1.001);
+		pace_end_server_code();
+	}
+}
+
 /* main -- run them all. */
 int
 main(void)
@@ -277,5 +382,7 @@ main(void)
 	UNIT_RUN(test_cleanup_has_its_share);
 	UNIT_RUN(test_a_guard_holds_it);
 	UNIT_RUN(test_no_sleep_is_long);
+	UNIT_RUN(test_each_look_goes_by_what_is_in_force);
+	UNIT_RUN(test_cleanup_has_the_tighter_budget);
 	return unit_end();
 }

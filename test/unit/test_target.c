@@ -25,7 +25,9 @@ static bool is_locked = false;
 static LatencyTarget *ticked = NULL;	/* by a worker that outlives its
 										 * leader */
 static int	nwaits = 0;			/* for its tick */
+static void *made = NULL;		/* by another process, for all */
 static int	nstatements = 0;	/* of 2 ms, since the last look */
+static double counted_late_ms = 0;	/* from when on running ones are late */
 
 /* LWLockAcquire -- nobody else has it. */
 bool
@@ -69,12 +71,12 @@ mul_size(Size one, Size other)
 	return one * other;
 }
 
-/* ShmemInitStruct -- memory that isn't shared. */
+/* ShmemInitStruct -- memory that isn't shared, or what another process has made. */
 void *
 ShmemInitStruct(const char *name, Size size, bool *found)
 {
-	*found = false;
-	return palloc(size);
+	*found = made != NULL;
+	return made != NULL ? made : palloc(size);
 }
 
 /* s_lock -- nobody else has it. */
@@ -105,10 +107,11 @@ latency_read(uint32 *counts)
 	counts[100] = so_far;
 }
 
-/* latency_count_running -- none runs. */
+/* latency_count_running -- none runs; but see who is asked for. */
 int
 latency_count_running(double late_ms, double long_ms, uint32 *counts, int *nrunning)
 {
+	counted_late_ms = late_ms;
 	*nrunning = 0;
 	return 0;
 }
@@ -249,6 +252,77 @@ test_enough_statements_are_shown(void)
 	}
 }
 
+/*
+ * test_other_processes_find_the_targets
+ *		That one process has made.
+ */
+static void
+test_other_processes_find_the_targets(void)
+{
+	LatencyTarget *target;
+
+	begin();
+	target = join(20, 95, NULL);
+	made = targets;
+	target_shmem_init();
+	made = NULL;
+	CHECK(join(20, 95, NULL) == target);
+	CHECK_EQ(target->vacuums, 2);
+}
+
+/*
+ * test_a_silence_is_no_idleness
+ *		If none ends for long, those that run and are late are counted, at the time from which
+ *		on they are.
+ */
+static void
+test_a_silence_is_no_idleness(void)
+{
+	LatencyTarget *target;
+	uint64		now;
+
+	begin();
+	target = join(20, 95, NULL);
+	now = now_ns();
+	for (int tick = 0; tick < 40; tick++)
+	{
+		now += NS_A_TICK;
+		nstatements = tick < 8 ? 100 : 0;
+		counted_late_ms = 0;
+		target_tick_if_due(target, now);
+		if (tick < 8)
+			CHECK(isinf(counted_late_ms));
+		if (tick >= 16)
+			CHECK(!isinf(counted_late_ms));
+	}
+	CHECK_EQ(counted_late_ms, controller_late_ms(&target->controller));
+}
+
+/*
+ * test_what_is_owed_changes_with_the_budget
+ *		What is still to be paid takes that many times as long; and no tick comes at the
+ *		same moment as the one before.
+ */
+static void
+test_what_is_owed_changes_with_the_budget(void)
+{
+	Budget		budget;
+	BudgetUse	use;
+	uint64		now;
+
+	budget_init(&budget);
+	now = budget.tick_time;
+	pg_atomic_write_u64(&budget.paid_until, now + 1000);
+	budget_change_rate(&budget, now, 3);
+	CHECK_EQ(pg_atomic_read_u64(&budget.paid_until), now + 3000);
+	budget_change_rate(&budget, now + 3000, 3);
+	CHECK_EQ(pg_atomic_read_u64(&budget.paid_until), now + 3000);
+	pg_atomic_write_u64(&budget.next_tick, now);
+	CHECK(!budget_begin_tick(&budget, now, &use));
+	CHECK(budget_begin_tick(&budget, now + 2 * NS_A_TICK, &use));
+	budget_end_tick(&budget);
+}
+
 /* main -- run them all. */
 int
 main(void)
@@ -256,5 +330,8 @@ main(void)
 	UNIT_RUN(test_no_target_changes_during_a_tick);
 	UNIT_RUN(test_a_target_is_kept_for_a_while);
 	UNIT_RUN(test_enough_statements_are_shown);
+	UNIT_RUN(test_other_processes_find_the_targets);
+	UNIT_RUN(test_a_silence_is_no_idleness);
+	UNIT_RUN(test_what_is_owed_changes_with_the_budget);
 	return unit_end();
 }
