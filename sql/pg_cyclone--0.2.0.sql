@@ -708,7 +708,7 @@ operation: "VACUUM", "FULL REWRITE" or "FULL INPLACE"; VACUUM also where FULL IN
 run_by: "engine", or "server": the table would be left to PostgreSQL, and reason says why.
 aggressive: would all pages be scanned that are not all-frozen?
 pages: the table''s. pages_scanned: how many VACUUM would scan. pages_after: how many would be left; an estimate for FULL.
-rows_removed: rows that are dead to all. rows_remaining: others on these pages; of them rows_dead are dead but not yet removable, for the sake of held_by.
+rows_removed: rows that are dead to all. rows_remaining: all others, as VACUUM estimates them where it skips pages; of them rows_dead are dead but not yet removable, for the sake of held_by.
 rows_frozen, pages_frozen: what would be frozen; pages_frozen is null for FULL, rows_frozen for FULL INPLACE, too.
 dead_items, dead_item_pages: rows to be deleted from indexes, and pages that have some. index_scans: passes over the indexes for their sake, as far as maintenance_work_mem goes; 0 if they would be bypassed; null for FULL.
 bytes_freed: given back to the file system, in bytes, in FULL by indexes, too, and in FULL REWRITE by the TOAST table. disk_bytes: needed meanwhile, in bytes. wal_bytes: WAL written, in bytes; of FULL INPLACE as past runs of the table have it, null if there is none. All are estimates.

@@ -288,6 +288,7 @@ rehearse(Relation rel, VacuumParams *params, DryRun *run)
 {
 	int			nindexes;
 	Relation   *indexes;
+	double		live;
 
 	Assert(CheckRelationLockedByMe(rel, AccessShareLock, true));
 
@@ -300,6 +301,9 @@ rehearse(Relation rel, VacuumParams *params, DryRun *run)
 		run->index_pages += relation_blocks(indexes[i]);
 
 	dry_run_heap(rel, params, run);
+	/* of pages that are skipped VACUUM doesn't know it, either */
+	live = vac_estimate_reltuples(rel, run->pages, run->pages_scanned, run->rows_live);
+	run->rows_remaining = (int64) Max(live, 0) + run->rows_dead;
 	plan_indexes(params, nindexes, indexes, run);
 	plan_space(rel, params, nindexes, indexes, run);
 	vac_close_indexes(nindexes, indexes, AccessShareLock);
@@ -496,7 +500,7 @@ tell(Relation rel, const DryRun *run)
 					 run->pages_scanned, run->pages - run->pages_scanned, run->pages_after,
 					 run->pages);
 	appendStringInfo(&buf, _("tuples: %lld removed, %lld remain, %lld are dead but not yet removable\n"),
-					 (long long) run->rows_removed, (long long) (run->rows_live + run->rows_dead),
+					 (long long) run->rows_removed, (long long) run->rows_remaining,
 					 (long long) run->rows_dead);
 	if (run->kind == HISTORY_REWRITE)
 		appendStringInfo(&buf, _("frozen: %lld tuples\n"), (long long) run->rows_frozen);
@@ -587,7 +591,7 @@ put_row(ReturnSetInfo *result, Relation rel, const DryRun *run)
 	values[n++] = Int64GetDatum(run->pages_scanned);
 	values[n++] = Int64GetDatum(run->pages_after);
 	values[n++] = Int64GetDatum(run->rows_removed);
-	values[n++] = Int64GetDatum(run->rows_live + run->rows_dead);
+	values[n++] = Int64GetDatum(run->rows_remaining);
 	values[n++] = Int64GetDatum(run->rows_dead);
 	nulls[n] = run->holder == NULL;
 	values[n++] = run->holder != NULL ? CStringGetTextDatum(run->holder) : (Datum) 0;

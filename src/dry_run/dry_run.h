@@ -42,6 +42,7 @@ typedef struct DryRun
 	Size		dead_item_bytes;	/* in the store */
 	double		heap_wal;		/* bytes */
 
+	int64		rows_remaining; /* in the table, as VACUUM estimates them */
 	int			nindexes;
 	BlockNumber index_pages;
 	int			index_scans;

@@ -69,8 +69,6 @@ def test_as_vacuum_does_it(t, shape, freeze):
     report = said(t, f"VACUUM (VERBOSE, PROCESS_TOAST off{', FREEZE' if freeze else ''}) t")
     assert by_engine(report)
     result, froze = done(report)
-    if foreseen[1] < foreseen[0]:  # of pages that were skipped VACUUM reports an estimate
-        foreseen, result = foreseen[:4] + foreseen[5:], result[:4] + result[5:]
     if shape == "without index":  # where VACUUM reports no items
         foreseen, result = foreseen[:-3], result[:-3]
     assert (foreseen, frozen) == (result, froze)
