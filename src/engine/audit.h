@@ -78,6 +78,10 @@ extern void audit_freed(TableVacuum *vacuum, Buffer buffer, Buffer vmbuffer,
 /* audit_btree.c */
 extern int64 audit_new_btree(Relation index, Relation table, const char *command);
 
+/* audit_gin.c */
+extern bool audit_gin_is_pending(TableVacuum *vacuum, int number, BlockNumber blkno);
+extern uint8 *audit_gin_leaves(TableVacuum *vacuum, int number);
+
 /* audit_index.c */
 extern int	audit_match(TableVacuum *vacuum, int number, Buffer buffer,
 						const ItemPointerData *tids, int ntids, bool *dead);

@@ -214,15 +214,39 @@ def test_found_within_the_expected_number_of_pages(large, fault, statement, shar
 
 
 @pytest.mark.once
-def test_leaf_that_nobody_visits(t):
+@pytest.mark.parametrize("index, fault", [("btree", "leaf:5"), ("gin trees", "leaf")], ids=["btree", "gin trees"])
+def test_leaf_that_nobody_visits(t, index, fault):
     """Its entries are found when all indexes have been passed over; no item has become unused before that."""
-    conn = t()
+    conn = t(INDEXES[index])
     before = rows(conn)
-    error = fails(conn, "leaf:5")
-    assert re.search(r'relation "t_id_idx" at block \d+$', error.diag.message_primary)
+    error = fails(conn, fault)
+    assert re.search(r'relation "t_\w+_idx" at block \d+$', error.diag.message_primary)
     assert re.search(r"The audit's: the entry of row \(\d+,\d+\) is still there\.", error.diag.message_detail)
     assert checks.table_state(conn, "t")["dead_items"] == ROWS // 3
     assert_server_finishes(conn, before)
+
+
+@pytest.mark.once
+def test_pages_that_a_failed_insertion_leaves_behind(t, cluster, db):
+    """A serialization failure comes when new pages of a GIN index's pending list are filled, but not yet linked with the list."""
+    conn = t(INDEXES["gin"])
+    conn.execute("VACUUM t")
+    read, insert = "SELECT count(*) FROM t WHERE list @> '{-1}'", "INSERT INTO t (list) SELECT array_agg(n) FROM generate_series(1, %s) n"
+    sessions = [cluster.connect(db) for _ in range(2)]
+    for session in sessions:
+        session.execute("SET enable_seqscan = off; BEGIN ISOLATION LEVEL SERIALIZABLE")
+        session.execute(read)
+    sessions[0].execute(insert, (1,))
+    sessions[0].execute("COMMIT")
+    with pytest.raises(psycopg.errors.SerializationFailure):
+        sessions[1].execute(insert, (2000,))
+    for session in sessions:
+        session.close()
+    before = rows(conn)
+    assert by_engine(said(conn, "VACUUM (VERBOSE, INDEX_CLEANUP on) t"))
+    assert rows(conn) == before
+    checks.assert_clean(conn, "t")
+    assert checks.table_state(conn, "t")["dead_items"] == 0
 
 
 @every_other("index, fault", INDEXES.values(), ["index-entry", pytest.param("index-live", marks=pytest.mark.once)])

@@ -916,6 +916,17 @@ def repeated_tids(index: Index) -> None:
             place += 8 + (size + 1) // 2 * 2
 
 
+def left_over_posting_tree(index: Index) -> None:
+    """At the end is a posting tree to which no key leads, as an insertion leaves it that fails when the tree is made, but not yet the entry.
+
+    It has some TIDs of another tree, whose rows have died since.
+    """
+    leaves = index.blocks("<H", -2, 131)  # GIN_DATA, GIN_LEAF, GIN_COMPRESSED
+    leaf = leaves[len(leaves) // 2] * PAGE
+    index.pages += index.pages[leaf : leaf + PAGE]
+    index.put("<I", len(index.pages) // PAGE - 1, RIGHT_OF_GIN, NO_BLOCK)
+
+
 def unreached_page_without_special_space(index: Index) -> None:
     unreached_leaf(index)
     index.put("<H", len(index.pages) // PAGE - 1, 16, PAGE)
@@ -936,6 +947,7 @@ LINKS = {
     "hash-bucket": ("hash", page_of_another_bucket, "", ["is of bucket 12345"] * 2),
     "gin-entry": ("gin", shorten_an_entry_with_a_tree, "unexpected data", [""] * 2),
     "gin-unreached": ("gin", unreached_leaf, "corrupted line pointer", [""] * 2),
+    "gin-left-over": ("gin", left_over_posting_tree, "", [""] * 2),
     "gin-special": ("gin", unreached_page_without_special_space, "contains corrupted page", [""] * 2),
     "gin-children": ("gin", too_many_posting_items, "unexpected data", [""] * 2),
     "gin-tids": ("gin", repeated_tids, "unexpected data", [""] * 2),

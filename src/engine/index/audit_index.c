@@ -15,7 +15,8 @@
  * - When all indexes have been passed over, in a phase of its own: is an entry of
  *	 a dead item left?  Nobody can make one any more, so there is no excuse, wherever
  *	 its page was split, and whichever member had to visit it.  This is about pages, not
- *	 about looking up TIDs, so all TIDs of a page are looked up in one go.
+ *	 about looking up TIDs, so all TIDs of a page are looked up in one go.  Entries don't
+ *	 count on pages of a GIN index to which nothing leads (audit_gin.c).
  *
  * The second look goes by sections of adjacent blocks, which disks read faster than
  * single ones.  Whether a section is looked at depends on a hash of its place and of a
@@ -65,6 +66,13 @@ struct AuditTids
 	int			nbefore;
 	ItemPointerData before[MAX_TIDS];
 	bool		dead[MAX_TIDS];
+
+	/*
+	 * in the second look: leaves that keys of a GIN index lead to, if that
+	 * was asked
+	 */
+	uint8	   *leaves;
+	int			leaves_of;		/* the index's number */
 };
 
 static int	misjudge(bool is_dead, int ntids, bool *dead);
@@ -92,6 +100,8 @@ static uint64 index_claims(const IndexShared *index);
 static bool is_chosen(const TableVacuum *vacuum, int number, uint64 section);
 static void audit_section(TableVacuum *vacuum, int number, BlockNumber start, BlockNumber end);
 static void audit_page(TableVacuum *vacuum, int number, BlockNumber blkno);
+static bool is_left_over(TableVacuum *vacuum, int number, BlockNumber blkno, Page page);
+static void forget_leaves(TableVacuum *vacuum);
 
 /*
  * audit_match
@@ -296,6 +306,7 @@ audit_indexes(TableVacuum *vacuum)
 		set_place(vacuum, PLACE_UNKNOWN, InvalidBlockNumber);
 		vacuum->indname = NULL;
 	}
+	forget_leaves(vacuum);
 }
 
 /* index_claims -- how many claims there are on an index. */
@@ -343,20 +354,59 @@ audit_page(TableVacuum *vacuum, int number, BlockNumber blkno)
 	Relation	index = vacuum->indexes[number];
 	Buffer		buffer = ReadBufferExtended(index, MAIN_FORKNUM, blkno, RBM_NORMAL,
 											vacuum_strategy(vacuum));
+	PGAlignedBlock copy;
+	AuditPlace	place = {.rel = index,.page = (Page) copy.data,.blkno = blkno};
+	int			first = 0;
+	int			ndead;
 
 	LockBuffer(buffer, BUFFER_LOCK_SHARE);
 	gather(audit, index, BufferGetPage(buffer), blkno);
-	if (dead_tids_match(vacuum->dead_tids, audit->tids, audit->ntids, audit->dead) > 0)
-	{
-		int			i = 0;
-
-		while (!audit->dead[i])
-			i++;
-		fail(vacuum, number, buffer, "all entries of dead rows are gone",
-			 describe(&audit->tids[i], "is still there"));
-	}
+	ndead = dead_tids_match(vacuum->dead_tids, audit->tids, audit->ntids, audit->dead);
+	if (ndead > 0)
+		memcpy(place.page, BufferGetPage(buffer), BLCKSZ);
 	UnlockReleaseBuffer(buffer);
 	vacuum->counters.audited_index_pages++;
+	if (ndead == 0 || is_left_over(vacuum, number, blkno, place.page))
+		return;
+
+	while (!audit->dead[first])
+		first++;
+	audit_fail(vacuum, &place, "all entries of dead rows are gone",
+			   describe(&audit->tids[first], "is still there"));
+}
+
+/* is_left_over -- is this a page of a GIN index to which nothing leads? */
+static bool
+is_left_over(TableVacuum *vacuum, int number, BlockNumber blkno, Page page)
+{
+	struct AuditTids *audit = vacuum->audit_tids;
+
+	if (vacuum->indexes[number]->rd_indam->ambulkdelete != ginbulkdelete)
+		return false;
+	if (GinPageIsList(page))
+		return !audit_gin_is_pending(vacuum, number, blkno);
+	/* nothing is left over of the entry tree */
+	if (!GinPageIsData(page))
+		return false;
+	if (audit->leaves == NULL || audit->leaves_of != number)
+	{
+		forget_leaves(vacuum);
+		audit->leaves = audit_gin_leaves(vacuum, number);
+		audit->leaves_of = number;
+	}
+	return (audit->leaves[blkno / 8] >> blkno % 8 & 1) == 0;
+}
+
+/* forget_leaves -- the next round asks anew. */
+static void
+forget_leaves(TableVacuum *vacuum)
+{
+	struct AuditTids *audit = vacuum->audit_tids;
+
+	if (audit == NULL || audit->leaves == NULL)
+		return;
+	pfree(audit->leaves);
+	audit->leaves = NULL;
 }
 
 /* get_tids -- where this process puts the TIDs of a page, made when first needed. */
@@ -368,6 +418,7 @@ get_tids(TableVacuum *vacuum)
 		vacuum->audit_tids = MemoryContextAlloc(vacuum->audit_context,
 												sizeof(struct AuditTids));
 		vacuum->audit_tids->expects = false;
+		vacuum->audit_tids->leaves = NULL;
 	}
 	return vacuum->audit_tids;
 }
