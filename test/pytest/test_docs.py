@@ -331,7 +331,8 @@ def test_shared_memory(prefix, connections):
     ours = {"shared_preload_libraries": "pg_cyclone"}
     whole = megabytes(**ours)
     found = [whole - megabytes(), whole - megabytes(**ours, **{"cyclone.history_size": 0})]
-    assert found == pytest.approx([float(one) for one in said.groups()], abs=0.1)
+    # the server rounds what it reserves, on each version from another sum
+    assert found == pytest.approx([float(one) for one in said.groups()], abs=0.15)
 
 
 def test_rolling_out(new_cluster):
