@@ -33,6 +33,7 @@
 #include "storage/bufmgr.h"
 
 #include "engine/audit.h"
+#include "engine/index/gin_check.h"
 #include "engine/index/index_kind.h"
 #include "engine/index/link_walk.h"
 #include "pace/pace.h"
@@ -43,19 +44,17 @@ typedef struct LeafWalk
 	TableVacuum *vacuum;
 	int			number;			/* of the index */
 	Relation	index;
-	uint16		flags;			/* of all pages of the tree: GIN_DATA or 0 */
+	uint16		flags;			/* of its inner pages: GIN_DATA or 0 */
 	LinkWalk	links;
 	BlockNumber blkno;			/* of the leaf in hand */
 	PGAlignedBlock image;		/* its copy */
 } LeafWalk;
 
-static bool is_gin_page(Page page, uint16 flags);
 static void begin_walk(LeafWalk *walk, TableVacuum *vacuum, int number, BlockNumber root, uint16 flags);
 static bool next_leaf(LeafWalk *walk);
 static BlockNumber first_child(const LeafWalk *walk);
 static void copy_page(LeafWalk *walk, BlockNumber blkno);
 static void note_leaves(TableVacuum *vacuum, int number, BlockNumber root, uint8 *leaves);
-static void raise_corruption(Relation index, BlockNumber blkno);
 
 /*
  * audit_gin_is_pending
@@ -80,24 +79,21 @@ audit_gin_is_pending(TableVacuum *vacuum, int number, BlockNumber blkno)
 	while (next != InvalidBlockNumber && next != blkno)
 	{
 		Buffer		next_buffer;
-		Page		page;
 
 		/*
 		 * no link_walk_step: a page that was passed may have been removed,
 		 * and come to the list again
 		 */
 		if (next == last || ++steps > nblocks)
-			raise_corruption(index, last);
+			gin_report_corruption(index, last);
 		next_buffer = ReadBufferExtended(index, MAIN_FORKNUM, next, RBM_NORMAL,
 										 vacuum_strategy(vacuum));
 		LockBuffer(next_buffer, BUFFER_LOCK_SHARE);
 		UnlockReleaseBuffer(buffer);
 		buffer = next_buffer;
-		page = BufferGetPage(buffer);
 		last = next;
-		if (!is_gin_page(page, GIN_LIST))
-			raise_corruption(index, last);
-		next = GinPageGetOpaque(page)->rightlink;
+		gin_check_page(index, buffer, GIN_LIST);
+		next = GinPageGetOpaque(BufferGetPage(buffer))->rightlink;
 	}
 	UnlockReleaseBuffer(buffer);
 	return next == blkno;
@@ -186,7 +182,7 @@ next_leaf(LeafWalk *walk)
 	(void) link_walk_step(&walk->links, walk->blkno, right, ERROR);
 	copy_page(walk, right);
 	if (!GinPageIsLeaf((Page) walk->image.data))
-		raise_corruption(walk->index, walk->blkno);
+		gin_report_corruption(walk->index, walk->blkno);
 	return true;
 }
 
@@ -198,7 +194,7 @@ first_child(const LeafWalk *walk)
 	int			nchildren = walk->flags == GIN_DATA ? GinPageGetOpaque(page)->maxoff : PageGetMaxOffsetNumber(page);
 
 	if (nchildren == 0)
-		raise_corruption(walk->index, walk->blkno);
+		gin_report_corruption(walk->index, walk->blkno);
 	if (walk->flags == GIN_DATA)
 		return PostingItemGetBlockNumber(GinDataPageGetPostingItem(page, FirstOffsetNumber));
 	return GinGetDownlink(index_whole_tuple_at(walk->index, walk->blkno, page, FirstOffsetNumber));
@@ -208,7 +204,6 @@ first_child(const LeafWalk *walk)
 static void
 copy_page(LeafWalk *walk, BlockNumber blkno)
 {
-	Page		page = (Page) walk->image.data;
 	Buffer		buffer;
 
 	delay_point();
@@ -217,29 +212,9 @@ copy_page(LeafWalk *walk, BlockNumber blkno)
 	buffer = ReadBufferExtended(walk->index, MAIN_FORKNUM, blkno, RBM_NORMAL,
 								vacuum_strategy(walk->vacuum));
 	LockBuffer(buffer, BUFFER_LOCK_SHARE);
-	memcpy(page, BufferGetPage(buffer), BLCKSZ);
+	if (!gin_page_is(buffer, walk->flags | GIN_LEAF))
+		gin_check_page(walk->index, buffer, walk->flags);
+	memcpy(walk->image.data, BufferGetPage(buffer), BLCKSZ);
 	UnlockReleaseBuffer(buffer);
-
 	walk->blkno = blkno;
-	if (!is_gin_page(page, walk->flags))
-		raise_corruption(walk->index, walk->blkno);
-}
-
-/* is_gin_page -- is a page one of GIN's, of the kind that these flags describe? */
-static bool
-is_gin_page(Page page, uint16 flags)
-{
-	return !PageIsNew(page) && PageGetSpecialSize(page) == MAXALIGN(sizeof(GinPageOpaqueData)) &&
-		(GinPageGetOpaque(page)->flags & (GIN_DATA | GIN_DELETED | GIN_META | GIN_LIST)) == flags;
-}
-
-/* raise_corruption -- raise an error: something leads to a page that it can't lead to. */
-static void
-raise_corruption(Relation index, BlockNumber blkno)
-{
-	ereport(ERROR,
-			(errcode(ERRCODE_INDEX_CORRUPTED),
-			 errmsg("index \"%s\" contains unexpected data in block %u",
-					RelationGetRelationName(index), blkno),
-			 errhint("Please REINDEX it.")));
 }

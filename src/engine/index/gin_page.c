@@ -42,6 +42,7 @@
 #include "compat.h"
 #include "debug_point.h"
 #include "engine/audit.h"
+#include "engine/index/gin_check.h"
 #include "engine/index/gin_page.h"
 #include "engine/index/index_kind.h"
 
@@ -85,37 +86,6 @@ gin_pages_end(GinPages *pages)
 {
 	MemoryContextDelete(pages->context);
 	pfree(pages);
-}
-
-/* gin_report_corruption -- raise an error: what is on a page can't be right. */
-void
-gin_report_corruption(Relation index, BlockNumber blkno)
-{
-	ereport(ERROR,
-			(errcode(ERRCODE_INDEX_CORRUPTED),
-			 errmsg("index \"%s\" contains unexpected data in block %u",
-					RelationGetRelationName(index), blkno),
-			 errhint("Please REINDEX it.")));
-}
-
-/* gin_page_is -- is a locked page one of GIN's, of the kind that these flags describe? */
-bool
-gin_page_is(Buffer buffer, uint16 flags)
-{
-	Page		page = BufferGetPage(buffer);
-
-	Assert(compat_is_locked(buffer));
-	return !PageIsNew(page) &&
-		PageGetSpecialSize(page) == MAXALIGN(sizeof(GinPageOpaqueData)) &&
-		(GinPageGetOpaque(page)->flags & GIN_KIND_FLAGS) == flags;
-}
-
-/* gin_check_page -- raise an error if gin_page_is says no. */
-void
-gin_check_page(Relation index, Buffer buffer, uint16 flags)
-{
-	if (!gin_page_is(buffer, flags))
-		gin_report_corruption(index, BufferGetBlockNumber(buffer));
 }
 
 /*

@@ -20,9 +20,6 @@
 #define GIN_MAX_ENTRIES		(BLCKSZ / (sizeof(IndexTupleData) + sizeof(ItemIdData)))
 #define GIN_MAX_TIDS		BLCKSZ
 
-/* What a page is, of the flags in its special space */
-#define GIN_KIND_FLAGS		(GIN_DATA | GIN_LEAF | GIN_DELETED | GIN_META | GIN_LIST)
-
 /* A posting tree's page as it will be, and what to log of that */
 typedef struct GinNewLeaf
 {
@@ -57,15 +54,12 @@ typedef struct GinPages
 /*
  * gin_clean_entry_leaf and gin_clean_posting_leaf take dead TIDs out of a page that is
  * locked exclusively, and leave it so.  The first puts the posting trees' roots into
- * pages->roots; the second returns whether nothing is left.  gin_page_is wants any
- * lock on the page.  Damage is an error.
+ * pages->roots; the second returns whether nothing is left.  Damage is
+ * an error.
  */
 extern GinPages *gin_pages_begin(TableVacuum *vacuum, int number);
 extern void gin_pages_end(GinPages *pages);
-extern bool gin_page_is(Buffer buffer, uint16 flags);
-extern void gin_check_page(Relation index, Buffer buffer, uint16 flags);
 extern void gin_clean_entry_leaf(GinPages *pages, Buffer buffer);
 extern bool gin_clean_posting_leaf(GinPages *pages, Buffer buffer);
-extern void gin_report_corruption(Relation index, BlockNumber blkno);
 
 #endif							/* CYCLONE_GIN_PAGE_H */
