@@ -1039,7 +1039,7 @@ def test_vacuum_stands_still_for_a_standby(replicated, options, end):
     elif end == "stop":
         standby.stop("immediate")
     elif end == "promote":
-        standby.sql("SELECT pg_promote()")
+        standby.promote()
     elif end == "lag_of":
         change(conn, **{"cyclone.lag_of": "other, another"})
     else:

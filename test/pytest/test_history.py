@@ -551,7 +551,7 @@ def test_a_standby_and_its_promotion(new_cluster):
         standby.start()
         with standby.connect(TEMPLATE) as there:
             assert everything(there) == rows, "as the backup found it"
-            there.execute("SELECT pg_promote()")
+            standby.promote()
             there.execute("VACUUM t")
             assert len(everything(there)) == len(rows) + 1
     conn.close()
