@@ -28,7 +28,7 @@
 
 /* The server's cost limit for one sleep: it sleeps in proportion, and what pages cost is nothing beside it. */
 #define ONCE				100000000
-/* The delay (ms) if a guard holds the process, after a page or so each time; and the longest */
+/* The delay (ms) if a guard holds the process, after a page or so each time */
 #define WAITING_DELAY		((double) NS_A_TICK / NS_PER_MS)
 
 static void leave_it_to_server(void);
@@ -83,22 +83,26 @@ pace_in_server_code(void)
 	now = now_ns();
 
 	/* not before the server's delay point has come, nor for little to pay */
-	if (now < my_pace.awake_since + my_pace.slice)
-		return;
-	pace_look_around(now);
-	pace_tick_if_due(now);
-	until = process_pay(now);
-	/* nothing wakes it in there: the rest is paid later */
-	until = Min(until, now + (uint64) (WAITING_DELAY * NS_PER_MS));
-	if (until < now + LEAST_NAP_NS)
+	if (now >= my_pace.awake_since + my_pace.slice)
 	{
+		pace_look_around(now);
+		pace_tick_if_due(now);
+		until = process_pay(now);
+
+		/*
+		 * no latch wakes it in there: the rest is paid later; asleep it isn't
+		 * awake
+		 */
+		until = Min(until, now + NS_A_TICK);
 		have_server_sleep(0, ONCE);
-		return;
+		if (until < now + LEAST_NAP_NS)
+			return;
+		my_pace.awake_since = until;
+		pg_atomic_fetch_add_u64(&my_pace.shared->cost.slept, until - now);
 	}
-	have_server_sleep((double) (until - now) / NS_PER_MS, ONCE);
-	/* the time that it sleeps in there isn't time awake */
-	my_pace.awake_since = until;
-	pg_atomic_fetch_add_u64(&my_pace.shared->cost.slept, until - now);
+	/* a signal ends the server's sleep, and it sleeps for the rest */
+	if (now + LEAST_NAP_NS <= my_pace.awake_since && VacuumCostBalance < ONCE)
+		have_server_sleep((double) (my_pace.awake_since - now) / NS_PER_MS, ONCE);
 }
 
 /* pace_end_server_code -- it has returned. */

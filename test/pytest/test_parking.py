@@ -319,6 +319,7 @@ def test_workers_rest_and_come_back_while_the_leader_is_in_the_servers_code(new_
         change(conn, vacuum_cost_delay="0")
         wait_until(lambda: conn.execute(at_gate, (running.pid,)).fetchall(), "the first index")
         change(conn, **SLOW)
+        wait_until(lambda: conn.execute("SHOW vacuum_cost_delay").fetchall() == [("10ms",)], "the reload")
         gate.close()
         wait_until(lambda: conn.execute(naps, (running.pid,)).fetchall(), "a nap in the server's code")
         assert len(parked(conn)) == 2

@@ -154,6 +154,14 @@ server_sleeps(int cost)
 	return ms;
 }
 
+/* look -- as many entries as make it look at the clock. */
+static void
+look(void)
+{
+	for (int i = 0; i < CALLS_A_LOOK; i++)
+		pace_in_server_code();
+}
+
 /*
  * test_it_sleeps_for_what_it_owes
  *		Whatever the page costs that comes before the server's delay point; a process that
@@ -269,12 +277,30 @@ test_no_sleep_is_long(void)
 	CHECK_BETWEEN(19000, (pg_atomic_read_u64(&of_target.paid_until) - now_ns()) / NS_PER_MS, 20100);
 }
 
-/* look -- as many entries as make it look at the clock. */
+/*
+ * test_a_signal_does_not_shorten_its_sleep
+ *		The server's delay point ends for any signal, and reckons that it has slept for all of
+ *		the time.  So the process sleeps again, for the rest; once that is over, no more.
+ */
 static void
-look(void)
+test_a_signal_does_not_shorten_its_sleep(void)
 {
-	for (int i = 0; i < CALLS_A_LOOK; i++)
-		pace_in_server_code();
+	begin(0.001);
+	my_pace.awake_since = now_ns() - NS_PER_MS;
+	look();
+	/* before the delay point has come there is nothing to add */
+	look();
+	CHECK_BETWEEN(240, server_sleeps(22), 251);
+	for (int i = 0; i < 3; i++)
+	{
+		CHECK_EQ(server_sleeps(22), 0);
+		look();
+		CHECK_BETWEEN(150, server_sleeps(22), 251);
+	}
+	my_pace.awake_since = now_ns();
+	pg_atomic_write_u64(&of_target.paid_until, my_pace.awake_since);
+	look();
+	CHECK_EQ(server_sleeps(22), 0);
 }
 
 /*
@@ -305,6 +331,7 @@ test_each_look_goes_by_what_is_in_force(void)
 	shared.target = my_pace.target;
 	pg_atomic_write_u32(&shared.version, 7);
 	vacuum_cost_delay = 5;
+	VacuumCostBalance = ONCE;
 	my_pace.awake_since = now_ns() + NS_PER_S;
 	look();
 	CHECK_EQ(my_pace.version, 7);
@@ -382,6 +409,7 @@ main(void)
 	UNIT_RUN(test_cleanup_has_its_share);
 	UNIT_RUN(test_a_guard_holds_it);
 	UNIT_RUN(test_no_sleep_is_long);
+	UNIT_RUN(test_a_signal_does_not_shorten_its_sleep);
 	UNIT_RUN(test_each_look_goes_by_what_is_in_force);
 	UNIT_RUN(test_cleanup_has_the_tighter_budget);
 	return unit_end();
