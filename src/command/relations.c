@@ -96,6 +96,7 @@ void
 relations_vacuum(List *named, const VacuumParams *params,
 				 BufferAccessStrategy ring, MemoryContext context)
 {
+	const bool	deferrable = DefaultXactDeferrable;
 	List	   *targets;
 
 	Assert((params->options & VACOPT_VACUUM) != 0);
@@ -113,10 +114,18 @@ relations_vacuum(List *named, const VacuumParams *params,
 	PG_TRY();
 	{
 		running = true;
+
+		/*
+		 * a transaction's first snapshot would wait for others, which may
+		 * wait for the session's lock, and the server doesn't see such a
+		 * deadlock
+		 */
+		DefaultXactDeferrable = false;
 		process_targets(targets, params, ring, context);
 	}
 	PG_FINALLY();
 	{
+		DefaultXactDeferrable = deferrable;
 		history_fail();
 		running = false;
 		relations_end();

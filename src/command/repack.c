@@ -61,17 +61,22 @@ static void analyze_named(Oid relid, List *columns, const VacuumParams *params);
 void
 repack_relations(VacuumRelation *named, const VacuumParams *params, MemoryContext context)
 {
+	const bool	deferrable = DefaultXactDeferrable;
+
 	Assert(IsTransactionState());
 	Assert(ActiveSnapshotSet());
 	Assert(params != NULL && context != NULL);
 
 	PG_TRY();
 	{
+		/* as in relations_vacuum */
+		DefaultXactDeferrable = false;
 		relations_reset_costs();
 		repack_all(named, params, context);
 	}
 	PG_FINALLY();
 	{
+		DefaultXactDeferrable = deferrable;
 		history_fail();
 		relations_end();
 	}

@@ -21,6 +21,8 @@ INPLACE = "VACUUM (FULL INPLACE) t"
 MOVE = "VACUUM (FULL INPLACE, INDEX_CLEANUP off) t"
 CLEAN = "VACUUM (INDEX_CLEANUP on) t"  # no dead items are left, so none may have an index entry
 LONG_BATCHES = {"cyclone.debug_batch_ms": 1000}  # more than a page's rows, however slow the machine is
+# A transaction waits for others before it begins
+SAFE_SNAPSHOTS = {f"default_transaction_{name}": value for name, value in (("isolation", "serializable"), ("read_only", "on"), ("deferrable", "on"))}
 SEED = int(os.environ.get("CYCLONE_CRASH_SEED", random.randrange(1 << 32)))
 CRASH_ROUNDS = int(os.environ.get("CYCLONE_CRASH_ROUNDS", "4"))
 
@@ -611,6 +613,19 @@ def test_who_waits_for_its_end_with_a_lock_of_his_own_is_no_deadlock(cluster, db
         compaction.release()
         compaction.finish()
         assert isinstance(other.wait(), psycopg.errors.LockNotAvailable)
+    assert blocks(conn) < 100 and content(conn, "t") == table
+    checks.assert_clean(conn, "t")
+
+
+def test_no_safe_snapshot_is_waited_for_with_a_lock(cluster, db, conn, table):
+    """A session may have set that its transactions wait for those of others before they begin. One of these may wait for the table:
+    the server would not see that deadlock."""
+    with Parked(cluster, db, "inplace-plan:leader", 1, INPLACE, SAFE_SNAPSHOTS) as compaction, cluster.connect(db) as other:
+        other.execute("BEGIN ISOLATION LEVEL SERIALIZABLE; INSERT INTO child VALUES (NULL)")
+        compaction.release()
+        other.execute("LOCK TABLE t; COMMIT")
+        compaction.finish()
+    conn.execute(MOVE)  # the other one's snapshot needed the rows at their old places
     assert blocks(conn) < 100 and content(conn, "t") == table
     checks.assert_clean(conn, "t")
 

@@ -16,6 +16,7 @@ from cyclone_lab import build, checks
 from cyclone_lab.background import Background, Parked, wait_until
 from cyclone_lab.files import missing_files, stray_files, wait_for_cleaning
 from test_guards import HELD_BY_DISK, SHORT, one, pace_of, retain_wal
+from test_inplace import SAFE_SNAPSHOTS
 from test_key_sets import assert_rewritten_as_by_core, of_sets
 from test_neighbours import CATALOGS as NEIGHBOUR_CATALOGS
 from test_neighbours import hear, pages, pretend, refusal, told
@@ -499,6 +500,16 @@ def test_the_history_has_it(conn):
     assert outcomes()[1:] == [("public.t", "done", 1500)]
     conn.execute("REPACK")
     assert sorted(outcomes()[2:]) == [("public.t", "done", 0), ("public.u", "done", 1500)]
+    checks.assert_clean(conn, "t", "u")
+
+
+def test_no_safe_snapshot_is_waited_for_with_a_lock(cluster, db, conn):
+    """As in test_inplace.py: another session's transaction may wait for the table that is in hand."""
+    conn.execute("CREATE TABLE t AS SELECT i AS id FROM generate_series(1, 1000) i; CREATE TABLE u AS TABLE t")
+    with Parked(cluster, db, "rewrite-begun:leader", 1, "REPACK", SAFE_SNAPSHOTS) as repack, cluster.connect(db) as other:
+        other.execute("BEGIN ISOLATION LEVEL SERIALIZABLE; SELECT 1")
+        repack.release()
+        repack.finish()
     checks.assert_clean(conn, "t", "u")
 
 
