@@ -410,6 +410,21 @@ index_copy_drop(Oid table, Oid copy)
 	return true;
 }
 
+/* index_copy_drop_for_waiter -- see index_copy.h. */
+bool
+index_copy_drop_for_waiter(Oid table, Oid copy)
+{
+	LOCKTAG		tag;
+
+	Assert(ActiveSnapshotSet());
+	Assert(CheckRelationOidLockedByMe(table, ShareUpdateExclusiveLock, true));
+
+	SET_LOCKTAG_RELATION(tag, MyDatabaseId, table);
+	return LockHasWaiters(&tag, ShareUpdateExclusiveLock, true) &&
+		others_with_lock(table, AccessExclusiveLock)->count == 0 &&
+		!index_copy_is_valid(copy) && index_copy_drop(table, copy);
+}
+
 /* index_copy_is_valid -- see index_copy.h. */
 bool
 index_copy_is_valid(Oid copy)

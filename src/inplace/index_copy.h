@@ -79,4 +79,10 @@ extern bool index_copy_is_valid(Oid copy);
  */
 extern bool index_copy_drop(Oid table, Oid copy);
 
+/*
+ * If a session waits for the table, drop a dead copy now, unless another one has the table
+ * locked, and so may have the copy open.  Returns whether it is dropped.
+ */
+extern bool index_copy_drop_for_waiter(Oid table, Oid copy);
+
 #endif							/* CYCLONE_INDEX_COPY_H */

@@ -703,6 +703,9 @@ swap_locked(Shrink *shrink)
  * remove_copy
  *		Drop a copy that isn't needed.
  *
+ * If a command waits for the table, and nobody may have the copy open, that is done before
+ * we make way for it: REPACK (CONCURRENTLY) fails where an index is invalid.
+ *
  * The table is locked for the session before and afterwards, but not while others
  * are waited for, who may want to lock it.  If an autovacuum or another command has it
  * afterwards, we wait for it as at the statement's begin: with nothing locked, with no copy
@@ -713,9 +716,15 @@ remove_copy(Shrink *shrink, Oid copy)
 {
 	LockRelId	lock = {.relId = shrink->table,.dbId = MyDatabaseId};
 	OthersEnd	users;
+	bool		is_dropped;
 
 	Assert(OidIsValid(copy) && !IsTransactionState());
 	(void) set_dead(shrink, copy);
+	transaction_begin(true);
+	is_dropped = index_copy_drop_for_waiter(shrink->table, copy);
+	transaction_end();
+	if (is_dropped)
+		return;
 	UnlockRelationIdForSession(&lock, ShareUpdateExclusiveLock);
 	users = wait_for_users(shrink, cyclone_index_wait);
 	if (shrink->may_queue)

@@ -513,6 +513,24 @@ def test_no_safe_snapshot_is_waited_for_with_a_lock(cluster, db, conn):
     checks.assert_clean(conn, "t", "u")
 
 
+@pytest.mark.parametrize("step", ["shrink-build", "shrink-wait", "shrink-validate"])
+def test_full_inplace_makes_way_for_repack_concurrently(cluster, db, conn, step):
+    """REPACK (CONCURRENTLY) fails where an index is invalid, so FULL INPLACE drops its copy of an index before it makes way."""
+    conn.execute("CREATE TABLE t AS SELECT i AS id, 'note' AS note FROM generate_series(1, 20000) i; ALTER TABLE t ADD PRIMARY KEY (id)")
+    conn.execute("DELETE FROM t WHERE id % 10 > 0")
+    before = content(conn, "t")
+    with Parked(cluster, db, f"{step}:leader", 1, "VACUUM (FULL INPLACE) t") as compaction:
+        repack = Background(cluster, db, "REPACK (CONCURRENTLY) t")
+        waits = "SELECT FROM pg_locks WHERE pid = %s AND relation = 't'::regclass AND NOT granted"
+        wait_until(lambda: conn.execute(waits, (repack.pid,)).fetchall() != [], "that it waits for the table")
+        compaction.release()
+        compaction.finish()
+    repack.finish()
+    assert conn.execute("SELECT FROM pg_index WHERE NOT indisvalid").fetchall() == []
+    assert content(conn, "t") == before
+    checks.assert_clean(conn, "t")
+
+
 def test_a_slot_of_its_own_that_retains_wal_is_named(cluster, db, conn):
     """REPACK (CONCURRENTLY) has places for slots behind those of all others; a VACUUM that waits for room on disk says which one it is."""
     conn.execute("CREATE TABLE r AS SELECT i AS id FROM generate_series(1, 1000) i; ALTER TABLE r ADD PRIMARY KEY (id)")
