@@ -5,6 +5,7 @@
 #   make image-volume IMAGE_VOLUME=/folder PG_CONFIG=...   the files apart from a server's, as CloudNativePG mounts them
 #   make dist                                    build/pg_cyclone-VERSION.zip for PGXN, of the last commit
 #   make demo  [DEMO_ARGS="--rows 500000"]       a full disk, a big table, a latency target: three parts, each with its figure; a picture into build
+#   make try                                     psql on a server with pg_cyclone, which is gone when psql ends
 #   make figures                                 the pictures and tables of README and docs/, of the results in bench/saved
 #   make demo-cluster PG_CONFIG=... [DEMO_ARGS="--rows 100000"]   a distributed table compacted under load on three nodes, of a PostgreSQL in which Citus is installed
 #   make check [PG_VERSIONS=18] [PYTEST_ARGS=-v] the tests on embedded PostgreSQL 18, and on 17 and 19 what can differ there, after make tidy
@@ -65,7 +66,7 @@ FAST_TESTS = units smoke options regress dead_tids parallel progress checks btre
 COMMON_RUN = $(if $(SEED),--seed $(SEED)) $(if $(BASE),--base $(BASE)) $(if $(AUTOVACUUM),--autovacuum)
 LONG_RUN = $(COMMON_RUN) $(if $(FIRST),--first $(FIRST))
 
-.PHONY: all install uninstall installcheck clean dist distclean image-volume demo demo-cluster measure-versions monitoring check check-all check-builds check-bytes check-core check-debs check-fast check-minors check-units coverage tidy check-ubsan check-valgrind crash-test fault-test damage-test soak twins prove-large figures bench bench-audit bench-autovacuum bench-cluster bench-compaction bench-dashboard bench-guards bench-history bench-large bench-online bench-pace bench-sorting bench-tables bench-tpcc bench-views
+.PHONY: all install uninstall installcheck clean dist distclean image-volume demo demo-cluster try measure-versions monitoring check check-all check-builds check-bytes check-core check-debs check-fast check-minors check-units coverage tidy check-ubsan check-valgrind crash-test fault-test damage-test soak twins prove-large figures bench bench-audit bench-autovacuum bench-cluster bench-compaction bench-dashboard bench-guards bench-history bench-large bench-online bench-pace bench-sorting bench-tables bench-tpcc bench-views
 .DEFAULT_GOAL := all
 
 all install uninstall installcheck:
@@ -91,6 +92,9 @@ distclean: clean
 
 demo: .venv/stamp
 	PYTHONPATH=python:bench .venv/bin/python scripts/demo.py $(DEMO_ARGS)
+
+try: .venv/stamp
+	$(VENV_PYTHON) scripts/try_server.py
 
 monitoring: .venv/stamp
 	$(VENV_PYTHON) scripts/make_monitoring.py

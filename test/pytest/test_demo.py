@@ -1,4 +1,4 @@
-"""`make demo`, small: it comes to its end, its proofs hold, and they notice what is wrong."""
+"""`make demo`, small: it comes to its end, its proofs hold, and they notice what is wrong. `make try` leaves nothing."""
 
 import os
 import re
@@ -25,6 +25,16 @@ demo.SETTLE_SECONDS = 0.5
 if without_disk:
     demo.can_be_small = lambda: without_disk
 sys.exit(demo.main())
+"""
+
+TRY = """
+import sys
+from pathlib import Path
+from cyclone_lab import build
+prefix = sys.argv[1]
+build.install = lambda major: Path(prefix)
+import try_server
+sys.exit(try_server.main())
 """
 
 
@@ -61,6 +71,19 @@ def test_runs_through(prefix, tmp_path, without_disk):
     elif "The disk had 300 kB left" in output:
         assert "could not extend file" in output
         assert int(re.search(r"(\d+) kB more were used", output)[1]) <= 300
+
+
+def test_a_server_to_try(prefix):
+    """psql runs on it, another one can, the views are there; nothing is left when psql has ended."""
+    home = re.compile(r"For another session: (\S+) -h (\S+) -U postgres shop\nThe server's log: (\S+)\n")
+    lines = ["VACUUM (VERBOSE) pg_class;", "SELECT count(*) > 0 AS has_views FROM cyclone.bloat;", "\\conninfo", "\\q"]
+    path = ":".join(str(REPO / folder) for folder in ("python", "scripts"))
+    result = subprocess.run([sys.executable, "-c", TRY, prefix], input="\n".join(lines), text=True, stdout=subprocess.PIPE,
+                            stderr=subprocess.STDOUT, env={**os.environ, "PYTHONPATH": path})  # fmt: skip
+    assert result.returncode == 0, result.stdout
+    assert "parallel workers: 0 planned" in result.stdout and "has_views" in result.stdout and "ERROR" not in result.stdout
+    psql, socket, log = home.search(result.stdout).groups()
+    assert os.access(psql, os.X_OK) and not os.path.exists(socket) and not os.path.exists(log)
 
 
 def test_lost_change_is_noticed(demo, conn):
