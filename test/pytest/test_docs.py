@@ -126,6 +126,19 @@ def test_sql(cluster, pg_major, shop, page):
             checks.assert_clean(conn, table)
 
 
+@pytest.mark.once
+@pytest.mark.parametrize("page", ["first-vacuum.md"])
+def test_pages_for_the_first_hour_leave_nothing_out(cluster, page):
+    """Their blocks run one after the other in a new database, as somebody would who has read nothing else."""
+    cluster.sql("CREATE DATABASE bare")
+    try:
+        for block in blocks(REPO / "docs" / page):
+            if block.kind == "sql":
+                cluster.run("psql", "-X", "-v", "ON_ERROR_STOP=1", "-d", "bare", input=block.text, stderr=subprocess.STDOUT)
+    finally:
+        wait_until(lambda: conftest._dropped(cluster, "bare"), "the end of the sessions in bare")
+
+
 def test_questions_of_the_readme(cluster, shop):
     """The table of questions has queries that run."""
     queries = re.findall(r"\| `(SELECT .*?)` \|", (REPO / "README.md").read_text())
@@ -308,6 +321,13 @@ def test_what_postgresql_says_where_pg_cyclone_is_missing(prefix, cluster):
             is_told(conn, statement)
         conn.execute("ALTER SYSTEM RESET cyclone.enabled")  # as docs/upgrade.md has it
     with cluster.connect() as conn:
+        page = (REPO / "docs/errors.md").read_text()  # of those that refuse the command, too
+        conn.execute("CREATE TABLE orders (id int)")
+        is_told(conn, "VACUUM FULL INPLACE orders")
+        is_told(conn, "VACUUM FULL inplace")
+        is_told(conn, "DO $$BEGIN EXECUTE 'VACUUM (FULL INPLACE) orders'; END$$")
+        is_told(conn, "SELECT 1; VACUUM (FULL INPLACE) orders")
+        conn.execute("DROP TABLE orders")
         conn.execute("CREATE ROLE bob; SET ROLE bob")
         is_told(conn, "SET cyclone.audit = 1")
         is_told(conn, "CREATE EXTENSION pg_cyclone")
