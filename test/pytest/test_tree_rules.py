@@ -173,6 +173,16 @@ def test_riddles_are_found():
         True, False, True, True]  # fmt: skip
 
 
+def test_a_file_that_is_named_and_gone_is_found():
+    text = "`src/pace`, `src/*.c`, `src/gone.c`, `gone/by.c`, `bench/results/table`\n```sh\n`src/shown.c`\n```\n"
+    assert script("check-docs").missing_files(text) == ["src/gone.c"]
+
+
+def test_a_file_of_tests_that_the_proofs_leave_out_is_found():
+    text = (REPO / "test/proofs.md").read_text()
+    assert script("check-docs").unnamed_tests(text.replace("test_seam.py", "")) == ["test_seam.py"]
+
+
 @pytest.mark.parametrize("major, name", [(17, "compat_vacuum_max_threshold"), (19, "compat_total_autovacuum_ms"), (19, "compat_repack_by_server")])
 def test_a_difference_that_no_test_comes_by_is_found(monkeypatch, major, name):
     """On each version on which it is one, though it may mean nothing on others."""
