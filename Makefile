@@ -17,7 +17,7 @@
 #   make measure-versions [FILES="test_smoke.py"]   test/versions.tsv: which tests come by what differs between versions, by gcov
 #   make check-ubsan [PG_VERSIONS=18] [PYTEST_ARGS=-v]   the same with gcc's -fsanitize=undefined in pg_cyclone
 #   make check-minors [PG_VERSIONS=17] [PGSRC=/path/to/postgresql-18]   compiled for each minor version that can be had, and what differs there
-#   make check-debs [DEBS_ARGS="--keep sid"]   the packages built, tested, used and removed in bare systems of Debian, the Dockerfiles' steps, too; as root
+#   make check-debs [DEBS_ARGS="--keep sid"]   the packages built, tested, used and removed in bare systems of Debian, the pages' and the Dockerfiles' steps, too; as root
 #   make check-builds PGSRC=/path/to/postgresql-18   the smoke tests on servers with segments of 6 blocks, and with blocks of 32 kB
 #   make check-bytes BEFORE=COMMIT [BASE=/dev/shm]   VACUUM in one process writes the WAL and the pages that it wrote at that commit
 #   make monitoring                              the files of monitoring/ for exporters and Grafana, of its metrics.toml

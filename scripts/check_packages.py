@@ -4,12 +4,14 @@
 For each release debootstrap makes a system in a folder. In a copy of it the source package and the packages are built as an ordinary
 user, with their tests, where nothing is installed but what debian/control names; lintian may find no error, and the tests of
 debian/tests run on the installed packages. In another copy they are installed, used by debian/tests/engine, and removed without a trace.
-In another one the block for Debian in docs/install.md is followed, on a server that runs. In others the steps of the Dockerfiles run as
-docker runs them, with Debian's server in place of the image's.
+In another one the block for Debian in docs/install.md is followed, on a server that runs, and the blocks that install the programs for
+terminal and report. In others the steps of the Dockerfiles run as docker runs them, with Debian's server in place of the image's. In the
+last one the packages are made as docs/packages.md has it. In Debian 12 the block of docs/install.md for trying it without installing is
+followed, and demo and tests run in a clean clone, as an ordinary user.
 
-The last commit is built. The mirror is that of this machine's apt, with its settings. It needs root, Debian, debootstrap, 5 GB in
-the folder, and some five minutes for each release. The packages are in build/debs/<release> in the end, beside the log; the folder is
-deleted unless --keep says otherwise.
+The last commit is built. The mirror is that of this machine's apt, with its settings; pip has those of this machine. It needs root,
+Debian, debootstrap, 5 GB in the folder, and some ten minutes for each release. The packages are in build/debs/<release> in the end, beside
+the log; the folder is deleted unless --keep says otherwise.
 """
 
 import argparse
@@ -25,10 +27,12 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "python"))
 from cyclone_lab import debian
 from cyclone_lab.postgres import REPO
 
-RELEASES = ("trixie", "sid")
+RELEASES = ("trixie", "sid", "bookworm")
+WITHOUT_OUR_POSTGRESQL = "bookworm"  # Debian 12: only what fetches its own PostgreSQL runs there
 SOURCE = "pg-cyclone"
 IMAGE_VOLUME_SINCE = 18
 CARRIED_SETTINGS = ("Acquire::http::Proxy", "Acquire::https::Proxy", "Acquire::Check-Valid-Until")
+READER = 'APT::Get::Assume-Yes "true"; APT::Install-Recommends "true";\n'  # who types what a page says
 # A file system of its own for /dev/shm, and no process or mount that outlives the command.
 ENTER = """
 mount -t proc proc "$1/proc" && mount --rbind /dev "$1/dev" && mount -t tmpfs tmpfs "$1/dev/shm" || exit 125
@@ -76,6 +80,25 @@ class System:
         git("archive", "--format=tar", f"--output={archive}", "HEAD")
         run(self.log, "tar", "--extract", "--directory", place, "--file", archive)
         archive.unlink()
+
+
+    def clone_source(self, folder: str) -> None:
+        """Put a clone of the last commit into a folder of the system."""
+        run(self.log, "git", "clone", "--quiet", "--no-local", "--depth=1", REPO, self.root / folder.lstrip("/"))
+
+    def let_pip_in(self) -> dict[str, str]:
+        """Give pip the certificates that this machine's pip asks for, if it does; return the variables that say so."""
+        certificates = os.environ.get("PIP_CERT")
+        if not certificates:
+            return {}
+        self.put(Path(certificates).read_text(), "/etc/ssl/pip.crt")
+        return {"PIP_CERT": "/etc/ssl/pip.crt"}
+
+
+def block(page: str, begin: str) -> str:
+    """Return the shell commands of a page that begin with this."""
+    [found] = [text for text in re.findall(r"^```sh\n(.*?)^```", (REPO / page).read_text(), re.MULTILINE | re.DOTALL) if text.startswith(begin)]
+    return found
 
 
 def run(log: Path, *command: str | Path) -> str:
@@ -153,15 +176,44 @@ def use(bare: System, packages: list[Path]) -> None:
 
 
 def follow_the_page(bare: System) -> None:
-    """Install from source on a server that runs, as docs/install.md has it."""
-    [block] = re.findall(r"^```sh\n(sudo apt install .*?)^```", (REPO / "docs/install.md").read_text(), re.MULTILINE | re.DOTALL)
+    """Install from source on a server that runs, as docs/install.md has it; then the programs, and let them look at it."""
     system = bare.copy("reader")
-    system.put('APT::Get::Assume-Yes "true"; APT::Install-Recommends "true";\n', "/etc/apt/apt.conf.d/91reader")
+    system.put(READER, "/etc/apt/apt.conf.d/91reader")
     system.run("apt-get --quiet install postgresql sudo")
     major = system.run("ls /usr/lib/postgresql").split()[-1]
     system.unpack_source("/src")
-    commands = re.sub(r"(?<=[-/ ])18(?=[/ \n])", major, block)
+    commands = re.sub(r"(?<=[-/ ])18(?=[/ \n])", major, block("docs/install.md", "sudo apt install"))
     system.run(f"pg_createcluster {major} main --start\n{commands}", "/src")  # grep, the last one, fails if VACUUM is PostgreSQL's
+    system.run("apt-get --quiet install pipx")
+    programs = block("docs/watching.md", "pipx install") + block("docs/monitoring.md", "pipx install")
+    programs = re.sub(r"^cyclone-top \".*\n", "", programs, flags=re.MULTILINE)  # which goes on until someone types q
+    programs = re.sub(r'"host=db1[^"]*"', '"dbname=postgres"', programs)
+    system.run(f"pg_ctlcluster {major} main start; sudo -u postgres createuser --superuser root\n{programs}test -s shop.html",
+               "/src", PATH="/tmp/.local/bin:/usr/sbin:/usr/bin:/sbin:/bin", **system.let_pip_in())  # fmt: skip
+
+
+def make_packages(bare: System, packages: list[Path]) -> None:
+    """Make the packages of a clone, and install them, as docs/packages.md has it."""
+    system = bare.copy("maker")
+    system.put(READER, "/etc/apt/apt.conf.d/91reader")
+    system.clone_source("/work/pg_cyclone")
+    major = max(re.findall(r"postgresql-(\d+)-cyclone_", " ".join(package.name for package in packages)))
+    commands = block("docs/packages.md", "apt install").replace("postgresql-18-", f"postgresql-{major}-")
+    system.run(commands, "/work/pg_cyclone")
+    system.run(f"test -e /usr/lib/postgresql/{major}/lib/pg_cyclone.so; cyclone-top --help")
+
+
+def try_it(bare: System) -> str:
+    """Try it without installing, as docs/install.md has it for Debian 12, as an ordinary user in a clean clone; return what was tried."""
+    system, folder = bare.copy("trial"), "/home/trial/pg_cyclone"
+    system.put(READER, "/etc/apt/apt.conf.d/91reader")
+    system.run("useradd --create-home trial")
+    system.clone_source(folder)
+    system.run(block("docs/install.md", "apt install gcc"))
+    system.run("chown -R trial:trial /home/trial")
+    variables = {"HOME": "/home/trial", "TMPDIR": "/dev/shm", **system.let_pip_in()}
+    said = system.run("make demo DEMO_ARGS='--rows 200000'; make check PYTEST_ARGS='-k smoke'", folder, "trial", **variables)
+    return said.strip().splitlines()[-1]
 
 
 def steps(dockerfile: Path) -> list[tuple[str, str]]:
@@ -221,12 +273,15 @@ def check(release: str, folder: Path, version: str) -> str:
     results.mkdir(parents=True)
     log = results / "log"
     bare = bare_system(release, folder / release / "bare", log)
+    if release == WITHOUT_OUR_POSTGRESQL:
+        return f"demo and tests in a clean clone: {try_it(bare)}"
     packages = build(bare, version)
     for package in packages:
         shutil.copy(package, results)
     use(bare, packages)
     follow_the_page(bare)
     server = build_images(bare)
+    make_packages(bare, packages)
     return f"with PostgreSQL {server}: {' '.join(sorted(package.name for package in packages))}"
 
 

@@ -18,6 +18,7 @@ from conftest import CONFIG
 from cyclone_lab import checks
 from cyclone_lab.background import DEBUG_POINT_LOCK, Background, wait_until
 from cyclone_lab.cluster import Cluster
+from test_docs import blocks_marked
 
 ROWS = 6000
 TABLES = ("distributed", "reference", "managed", "own")
@@ -219,6 +220,15 @@ def test_rows_of_the_function(nodes):
         for _, node, status, smaller in rows:
             skipped = "inplace" in options and node == here
             assert status == ("skipped" if skipped else "vacuumed") and (smaller or skipped or not options)
+
+
+def test_the_function_as_the_page_has_it(nodes):
+    nodes.fill()
+    [block] = blocks_marked("with citus")
+    statement = block.text.replace("{events, users}", "{distributed, reference}")
+    assert statement != block.text
+    rows = nodes.coordinator.execute(statement).fetchall()
+    assert len(rows) == len(nodes.shards("distributed", "reference"))
 
 
 def running(nodes) -> list[int]:

@@ -1,12 +1,14 @@
 """README and docs/ are true: each SQL block runs, and says what is shown below it; each `make` command is one; the table of settings
 is the server's. A block that can't be run here has "<!-- not run: the reason -->" in the line above it; one for a newer server has
-"<!-- from 19 -->", one for a server with another library "<!-- with LIBRARY -->", one that has a test of its own "<!-- run: the test -->".
-Blocks marked ini are configuration files; those marked output are what the SQL before them prints.
+"<!-- from 19 -->", one for a server with another library "<!-- with LIBRARY -->", one that has a test of its own "<!-- run: the test -->",
+which may be `make check-debs`, as that takes a system of its own. Blocks marked ini are configuration files; those marked output are what
+the SQL before them prints.
 """
 
 import os
 import re
 import shlex
+import shutil
 import subprocess
 from dataclasses import dataclass
 from pathlib import Path
@@ -33,6 +35,12 @@ DELETE FROM {name} WHERE id % 3 <> 0;
 """
 
 
+# What nothing runs, by the reason; of other blocks marked sh that install packages, test_installing and `make check-debs` say what they do.
+NOT_RUN = {
+    "it needs docker": "docs/packages.md",  # the steps of the Dockerfiles run in `make check-debs`
+}
+
+
 @dataclass
 class Block:
     """A block of a page; `shown` is what the page shows below it."""
@@ -44,8 +52,8 @@ class Block:
     shown: str = ""
 
 
-def blocks(page: Path, major: int = 99) -> list[Block]:
-    """Return the blocks of a page, but for those that say that they aren't run, or only on servers newer than this, or elsewhere."""
+def every_block(page: Path) -> list[Block]:
+    """Return the blocks of a page."""
     text, found = page.read_text(), []
     for match in BLOCK.finditer(text):
         where = f"{page.relative_to(REPO)}:{text[: match.start()].count(chr(10)) + 1}"
@@ -53,6 +61,12 @@ def blocks(page: Path, major: int = 99) -> list[Block]:
         if block.kind == "output":
             found[-1].shown = block.text
         found.append(block)
+    return found
+
+
+def blocks(page: Path, major: int = 99) -> list[Block]:
+    """Return the blocks of a page, but for those that say that they aren't run, or only on servers newer than this, or elsewhere."""
+    found = every_block(page)
     since = {block.where: int((re.fullmatch(r"from (\d+)", block.mark) or (0, 0))[1]) for block in found}
     return [block for block in found if not block.mark.startswith(("not run: ", "with ", "run: ")) and since[block.where] <= major]
 
@@ -207,6 +221,34 @@ def test_installing(prefix, pg_major):
             server.restart()
 
 
+def test_blocks_that_nothing_runs():
+    """They are listed in one place; each other mark leads to a test."""
+    marked = [(block.mark, block.where) for page in PAGES for block in every_block(page) if block.mark]
+    assert {mark.removeprefix("not run: "): where.split(":")[0] for mark, where in marked if mark.startswith("not run: ")} == NOT_RUN
+    kinds = {kind: {page.name for page in PAGES for block in every_block(page) if block.kind == kind} for kind in ("yaml", "")}
+    assert kinds == {"yaml": {"packages.md"}, "": {"operating.md", "history.md"}}, "only these are for test_packaging and for a test below"
+    assert {block.kind for page in PAGES for block in every_block(page)} == {"sql", "sh", "ini", "output", *kinds}
+    debs = (REPO / "scripts/check_packages.py").read_text()
+    for mark, where in marked:
+        kind, _, name = mark.partition(": ") if ": " in mark else mark.partition(" ")
+        if kind == "with":
+            tests = [file for file in (REPO / "test/pytest").glob("test_*.py") if f'blocks_marked("{mark}")' in file.read_text()]
+            assert len(tests) == 1, f"{where}: no test has a server {mark}"
+        elif kind == "run" and name == "make check-debs":
+            assert f'"{where.split(":")[0]}"' in debs, f"{where}: scripts/check_packages.py doesn't read this page"
+        elif kind == "run":
+            assert name in globals(), f"{where}: there is no {name}"
+        else:
+            assert kind in ("from", "not run"), f"{where}: what does {mark!r} mean?"
+
+
+def test_packages_of_a_bare_system():
+    """What docs/install.md has one install in Debian 12 is what .ci/run installs there."""
+    [block] = [block for block in blocks_marked("run: make check-debs") if block.where == "docs/install.md"]
+    listed = re.search(r"PACKAGES=\((.*?)\)", (REPO / ".ci/run").read_text(), re.DOTALL)[1]
+    assert block.text.replace("\\\n", " ").split() == ["apt", "install", *re.sub(r"#.*", "", listed).split()]
+
+
 @with_blocks("ini")
 def test_configuration(conn, pg_major, page):
     """Settings in files are settings, and take these values."""
@@ -261,6 +303,30 @@ def test_contributing_says_what_is_tested_where():
     page = (REPO / "CONTRIBUTING.md").read_text()
     names = [path.stem.removeprefix("test_") for path in sorted((REPO / "test/pytest").glob("test_*.py"))]
     assert [name for name in names if f"`{name}`" not in page] == []
+
+
+# A rebase has renamed what these results were measured on; the next ones that are saved name a commit that stays.
+RENAMED = {"dbb0d0fbdf95": "b177fbf"}
+
+
+@pytest.mark.once
+def test_commits_that_pages_and_results_name():
+    """They are in the history, so that what was measured can be measured again."""
+    git = ["git", "-c", "safe.directory=*", "-C", str(REPO)]
+    asked = subprocess.run([*git, "rev-parse", "--is-shallow-repository"], text=True, capture_output=True) if shutil.which("git") else None
+    if not asked or asked.stdout.strip() != "false":
+        pytest.xfail("NOT TESTED: the history isn't here")
+    history = subprocess.run([*git, "rev-list", "HEAD"], text=True, capture_output=True, check=True).stdout.split()
+    named = {}
+    for page in [*PAGES, *(REPO / name for name in ("ARCHITECTURE.md", "CONTRIBUTING.md", "test/proofs.md"))]:
+        for name in re.findall(r"(?<![\w/.-])(?=[0-9a-f]*[a-f])(?=[0-9a-f]*\d)[0-9a-f]{7,40}(?![\w/.-]*\w)", page.read_text()):
+            named[name] = page.name
+    for result in sorted((REPO / "bench/saved").glob("*.json")):
+        named |= {name: result.name for name in re.findall(r'"commit": "([^"]+)"', result.read_text())}
+    known = {name for name in named if any(commit.startswith(name) for commit in history)}
+    unknown = {name: where for name, where in named.items() if name not in known}
+    assert len(known) > 20 and unknown.keys() == RENAMED.keys(), unknown
+    assert all(any(commit.startswith(name) for commit in history) for name in RENAMED.values())
 
 
 def messages_shown(page: str) -> list[str]:

@@ -162,6 +162,15 @@ def test_versions_of_postgresql_that_are_named():
     assert META["prereqs"]["runtime"]["requires"]["PostgreSQL"] == f">= {MAJORS[0]}.0.0, < {MAJORS[-1] + 1}.0.0"
 
 
+def test_releases_of_debian_that_are_named():
+    """Pages name those in which `make check-debs` builds, and the one in which it tries pg_cyclone without installing it."""
+    [releases] = re.findall(r"^RELEASES = \((.*)\)$", text("scripts/check_packages.py"), re.MULTILINE)
+    names = {"trixie": "Debian 13", "sid": "Debian unstable", "bookworm": "Debian 12"}
+    assert [name.strip('"') for name in releases.split(", ")] == list(names)
+    page = " ".join(text("docs/packages.md").split())
+    assert all(name in page for name in names.values()) and "On Debian 12:" in text("docs/install.md") and "bare Debian 12" in text(".ci/run")
+
+
 def test_what_is_said_of_a_release_candidate(prefix, pg_major):
     """The pages say so as long as that is what tests run on, and no longer."""
     if pg_major == MAJORS[-1]:

@@ -10,6 +10,7 @@ import pytest
 from conftest import CONFIG
 from cyclone_lab import checks
 from cyclone_lab.cluster import Cluster
+from test_docs import blocks_marked
 
 ROWS = 6000
 
@@ -127,3 +128,14 @@ def test_what_the_hint_says_works(server, conn, options):
     for table, (dead, pages) in state(conn, tables).items():
         assert dead == 0 and pages < 0.6 * before[table][1], table
     checks.assert_clean(conn, *tables)
+
+
+def test_chunks_are_named_as_the_page_has_it(server, conn):
+    tables = fill(server)
+    before = state(conn, tables)
+    [block] = blocks_marked("with timescaledb")
+    script = block.text.replace("'conditions'", "'hyper'")
+    assert script != block.text
+    server.run("psql", "-X", "-v", "ON_ERROR_STOP=1", "-d", "postgres", input=script)
+    for table, (dead, pages) in state(conn, tables).items():
+        assert (dead == 0 and pages < 0.6 * before[table][1]) == (table != "own"), table
