@@ -1,13 +1,13 @@
 #!/usr/bin/env python3
 """Builds the packages in bare systems of Debian's releases, and uses them in others: `make check-debs`.
 
-For each release debootstrap makes a system in a folder. In a copy of it the source package and the packages are built as an ordinary
-user, with their tests, where nothing is installed but what debian/control names; lintian may find no error, and the tests of
-debian/tests run on the installed packages. In another copy they are installed, used by debian/tests/engine, and removed without a trace.
-In another one the block for Debian in docs/install.md is followed, on a server that runs, and the blocks that install the programs for
-terminal and report. In others the steps of the Dockerfiles run as docker runs them, with Debian's server in place of the image's. In the
-last one the packages are made as docs/packages.md has it. In Debian 12 the block of docs/install.md for trying it without installing is
-followed, and demo and tests run in a clean clone, as an ordinary user.
+For each release debootstrap makes a system in a folder. In a copy of it the source package and the packages are built as an ordinary user,
+with their tests, where nothing is installed but what debian/control names; lintian may find no error, and the tests of debian/tests run on
+the installed packages. In another copy they are installed, used by debian/tests/engine, and removed without a trace. In another one the
+block for Debian in docs/install.md is followed, on a server that runs, then the blocks that install the programs for terminal and report,
+and beside Debian's TimescaleDB that of docs/compatibility.md. In others the steps of the Dockerfiles run as docker runs them, with
+Debian's server in place of the image's. In the last one the packages are made as docs/packages.md has it. In Debian 12 the block of
+docs/install.md for trying it without installing is followed, and demo and tests run in a clean clone, as an ordinary user.
 
 The last commit is built. The mirror is that of this machine's apt, with its settings; pip has those of this machine. It needs root,
 Debian, debootstrap, 5 GB in the folder, and some ten minutes for each release. The packages are in build/debs/<release> in the end, beside
@@ -38,6 +38,19 @@ ENTER = """
 mount -t proc proc "$1/proc" && mount --rbind /dev "$1/dev" && mount -t tmpfs tmpfs "$1/dev/shm" || exit 125
 exec chroot --userspec="$3" "$1" /usr/bin/env --ignore-environment --chdir="$2" PATH=/usr/sbin:/usr/bin:/sbin:/bin \
     HOME=/tmp LC_ALL=C.UTF-8 DEBIAN_FRONTEND=noninteractive DEB_BUILD_OPTIONS="parallel=$(nproc)" $5 sh -euc "$4"
+"""
+
+# Whose last line fails unless the engine has compacted three chunks.
+CHUNKS = """
+CREATE EXTENSION timescaledb;
+CREATE EXTENSION IF NOT EXISTS pg_cyclone;
+CREATE TABLE conditions (at timestamptz NOT NULL, id int, note text);
+SELECT create_hypertable('conditions', 'at', chunk_time_interval => interval '1 day');
+INSERT INTO conditions SELECT '2026-01-01'::timestamptz + i * interval '40 s', i, repeat('x', 200) FROM generate_series(1, 6000) i;
+DELETE FROM conditions WHERE id % 2 = 0;
+{}
+SELECT 1 / (count(*) FILTER (WHERE outcome = 'done') = count(*) AND count(*) >= 3)::int
+FROM cyclone.history_details WHERE operation = 'FULL INPLACE' AND run_by = 'engine' AND relation_name LIKE '%hyper%';
 """
 
 
@@ -96,8 +109,9 @@ class System:
 
 
 def block(page: str, begin: str) -> str:
-    """Return the shell commands of a page that begin with this."""
-    [found] = [text for text in re.findall(r"^```sh\n(.*?)^```", (REPO / page).read_text(), re.MULTILINE | re.DOTALL) if text.startswith(begin)]
+    """Return the block of a page that begins with this."""
+    texts = re.findall(r"^```\w+\n(.*?)^```", (REPO / page).read_text(), re.MULTILINE | re.DOTALL)
+    [found] = [text for text in texts if text.startswith(begin)]
     return found
 
 
@@ -176,7 +190,7 @@ def use(bare: System, packages: list[Path]) -> None:
 
 
 def follow_the_page(bare: System) -> None:
-    """Install from source on a server that runs, as docs/install.md has it; then the programs, and let them look at it."""
+    """Install from source on a server that runs, as docs/install.md has it; then the programs, which look at it, and a neighbour."""
     system = bare.copy("reader")
     system.put(READER, "/etc/apt/apt.conf.d/91reader")
     system.run("apt-get --quiet install postgresql sudo")
@@ -190,6 +204,21 @@ def follow_the_page(bare: System) -> None:
     programs = re.sub(r'"host=db1[^"]*"', '"dbname=postgres"', programs)
     system.run(f"pg_ctlcluster {major} main start; sudo -u postgres createuser --superuser root\n{programs}test -s shop.html",
                "/src", PATH="/tmp/.local/bin:/usr/sbin:/usr/bin:/sbin:/bin", **system.let_pip_in())  # fmt: skip
+    use_chunks(system, major)
+
+
+def use_chunks(system: System, major: str) -> None:
+    """Vacuum the chunks of a hypertable as docs/compatibility.md has it, where the server has pg_cyclone and TimescaleDB can be had."""
+    name = f"postgresql-{major}-timescaledb"
+    if not system.run(f"apt-cache search --names-only '^{name}$'").strip():
+        print(f"NOT CHECKED: there is no {name} here, so no block of docs/compatibility.md for TimescaleDB", flush=True)
+        return
+    system.run(f"apt-get --quiet install {name}")
+    system.put(CHUNKS.format(block("docs/compatibility.md", "SELECT format('VACUUM (FULL INPLACE")), "/tmp/chunks.sql")
+    system.run(f"""pg_ctlcluster {major} main start
+        sudo -u postgres psql -c 'ALTER SYSTEM SET shared_preload_libraries = pg_cyclone, timescaledb'
+        pg_ctlcluster {major} main restart
+        sudo -u postgres psql --set=ON_ERROR_STOP=1 --file=/tmp/chunks.sql""")
 
 
 def make_packages(bare: System, packages: list[Path]) -> None:
