@@ -171,6 +171,11 @@ def test_releases_of_debian_that_are_named():
     assert all(name in page for name in names.values()) and "On Debian 12:" in text("docs/install.md") and "bare Debian 12" in text(".ci/run")
 
 
+def test_how_long_the_tests_take_is_said_alike():
+    told = {" ".join(re.findall(r"(\d+ to \d+) minutes on 2\s+(?:# )?cores", text(name))) for name in ("README.md", ".ci/run")}
+    assert len(told) == 1 and re.fullmatch(r"\d+ to \d+", *told), told
+
+
 def test_what_is_said_of_a_release_candidate(prefix, pg_major):
     """The pages say so as long as that is what tests run on, and no longer."""
     if pg_major == MAJORS[-1]:
