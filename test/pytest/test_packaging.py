@@ -272,8 +272,12 @@ def test_dockerfiles(name):
 def test_the_cluster_of_cloudnativepg():
     """What docs/packages.md has of it is YAML, preloads the library, and names an image of this version."""
     [block] = re.findall(r"^```yaml\n(.*?)^```$", text("docs/packages.md"), re.MULTILINE | re.DOTALL)
-    server = yaml.safe_load(block)["spec"]["postgresql"]
+    spec = yaml.safe_load(block)["spec"]
+    server = spec["postgresql"]
     [extension] = server["extensions"]
+    # names of a Cluster of postgresql.cnpg.io/v1, as its documentation of image volumes has them; a key that is none would be refused
+    assert (set(spec), set(server), set(extension), set(extension["image"])) == (
+        {"imageName", "postgresql"}, {"shared_preload_libraries", "extensions"}, {"name", "image"}, {"reference"})  # fmt: skip
     assert server["shared_preload_libraries"] == ["pg_cyclone"] and re.fullmatch(r"[a-z0-9][a-z0-9_-]*", extension["name"])
     assert extension["image"]["reference"].split("/")[-1].startswith(f"pg-cyclone:{META['version']}-")
 
