@@ -10,8 +10,8 @@ Debian's server in place of the image's. In the last one the packages are made a
 docs/install.md for trying it without installing is followed, and demo and tests run in a clean clone, as an ordinary user.
 
 The last commit is built. The mirror is that of this machine's apt, with its settings; pip has those of this machine. It needs root,
-Debian, debootstrap, 5 GB in the folder, and some ten minutes for each release. The packages are in build/debs/<release> in the end, beside
-the log; the folder is deleted unless --keep says otherwise.
+Debian, debootstrap, 8 GB in the folder, and up to 20 minutes for each release on two busy cores. The packages are in build/debs/<release>
+in the end, beside the log; the folder is deleted unless --keep says otherwise.
 """
 
 import argparse
