@@ -3,6 +3,7 @@
 Every test that asks for a server runs once for each major version in PG_VERSIONS, if it is asked for on that: see _is_left_out.
 """
 
+import gc
 import os
 import re
 import tempfile
@@ -90,6 +91,12 @@ def pytest_collection_modifyitems(config, items):
     left_out = {item for item in items if _is_left_out(item, config.option)}
     config.hook.pytest_deselected(items=list(left_out))
     items[:] = sorted((item for item in items if item not in left_out), key=lambda item: item.path.name not in SLOWEST)
+
+
+def pytest_collection_finish():
+    """Keep the garbage collector from looking through all tests, and the modules, again and again."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.hookimpl(wrapper=True)
