@@ -7,7 +7,7 @@ TOAST table, or at every partition of a partitioned one; they need a database wi
 import psycopg
 from psycopg.rows import dict_row
 
-from cyclone_lab import gin
+from cyclone_lab import tids
 
 EXTENSIONS = ("amcheck", "pageinspect", "pg_freespacemap", "pg_visibility", "pgstattuple")
 
@@ -92,17 +92,6 @@ def visibility_map_errors(conn: psycopg.Connection, heap: str) -> list[str]:
     return [f"tuple {tid} is {problem}" for problem, tid in rows]
 
 
-# Line pointers that an index entry may point at: normal ones that are not heap-only, and redirects; dead ones before the
-# second pass over the heap.
-_HEAP_ROOTS = """
-    roots AS MATERIALIZED (
-        SELECT block, lp, format('(%%s,%%s)', block, lp)::tid AS tid
-        FROM generate_series(0, pg_relation_size(%(heap)s::regclass) / current_setting('block_size')::int - 1) block,
-             heap_page_items(get_raw_page(%(heap)s::text, block))
-        WHERE lp_flags = 2 OR lp_flags = 1 AND t_infomask2 & 32768 = 0 OR lp_flags = 3 AND %(between_passes)s
-    )
-"""
-
 _INDEX_PAGES = """
     pages AS MATERIALIZED (
         SELECT block, get_raw_page(%(index)s::text, block) AS page
@@ -165,41 +154,15 @@ def dangling_index_entries(conn: psycopg.Connection, heap: str, *, between_passe
 
     With `between_passes`, as after a VACUUM that was interrupted, they may lead to dead ones.
     """
-    # one query, as the roots are the same for all indexes
-    of_index, parameters = [], {"heap": heap, "between_passes": between_passes}
-    for method, entries in _ENTRIES.items():
-        for index in _indexes(conn, heap, method):
-            name = f"index{len(of_index)}"
-            parameters[name] = index
-            query = f"SELECT %(index)s::text, block, itemoffset, tid FROM (WITH {_INDEX_PAGES} {entries}) entries"
-            of_index.append(query.replace("%(index)s", f"%({name})s"))
-    rows = conn.execute(
-        f"""
-        WITH {_HEAP_ROOTS}
-        SELECT index, entries.block, itemoffset, entries.tid::text
-        FROM ({" UNION ALL ".join(of_index)}) entries (index, block, itemoffset, tid) LEFT JOIN roots ON roots.tid = entries.tid
-        WHERE roots.tid IS NULL
-        """,
-        parameters,
-    ) if of_index else ()  # fmt: skip
-    problems = [f"index {index}, block {block}, item {item} dangles: {tid}" for index, block, item, tid in rows]
-    indexes = _indexes(conn, heap, "gin")
-    roots = _heap_roots(conn, heap, between_passes) if indexes else set()
-    for index in indexes:
-        for block, item, places in gin.places_by_item(gin.read_pages(conn, index)):
-            if not roots.issuperset(places):
-                tids = [(place >> gin.OFFSET_BITS, place & (1 << gin.OFFSET_BITS) - 1) for place in places if place not in roots]
-                problems += [f"index {index}, block {block}, item {item} dangles: ({block_of_heap},{offset})" for block_of_heap, offset in tids]
-    return problems
-
-
-def _heap_roots(conn: psycopg.Connection, heap: str, between_passes: bool) -> set[int]:
-    """Return the line pointers of _HEAP_ROOTS, as `gin` has TIDs: block << OFFSET_BITS | offset."""
-    rows = conn.cursor(binary=True).execute(
-        f"WITH {_HEAP_ROOTS} SELECT array_agg((block << {gin.OFFSET_BITS}) | lp) FROM roots", {"heap": heap, "between_passes": between_passes}
-    )
-    [(places,)] = rows.fetchall()
-    return set(places or ())
+    indexes = [(index, method) for method in tids.METHODS for index in _indexes(conn, heap, method)]
+    if not indexes:
+        return []
+    roots = tids.Roots(conn, heap, between_passes)  # before the entries, which a VACUUM that somebody else runs removes first
+    return [
+        f"index {index}, block {block}, item {item} dangles: {tid}"
+        for index, method in indexes
+        for block, item, tid in tids.entries(conn, index, method, roots)
+    ]
 
 
 def free_space_errors(conn: psycopg.Connection, heap: str) -> list[str]:
