@@ -103,7 +103,7 @@ LEFT_TO_SERVER = {"missing_values", "dropped_columns", "now_plain", *CATALOGS}
 @pytest.fixture(scope="module")
 def base(prefix):
     """A stopped cluster with a database of all shapes."""
-    with create_with_template(prefix, {**CONFIG, "checkpoint_timeout": "1h", "max_wal_size": "10GB"}) as cluster:
+    with create_with_template(prefix, {**CONFIG, "checkpoint_timeout": "1h", "max_wal_size": "10GB", "wal_recycle": "off"}) as cluster:
         cluster.start()
         cluster.sql(f"CREATE DATABASE {DB} TEMPLATE {TEMPLATE}")
         with cluster.connect(DB) as conn:
