@@ -49,9 +49,10 @@ def shared_size(store, nblocks: int, memory: int, nmembers: int) -> int:
     return store.execute("SELECT test_dead_tids_shared_size(%s, %s, %s) AS size", arguments).fetchone()["size"]
 
 
+@pytest.mark.parametrize("seeds", [range(40), pytest.param(range(40, 100), marks=pytest.mark.full)], ids=["few", "more"])
 @pytest.mark.parametrize("pattern", PATTERNS)
-def test_any_team_with_any_memory_stores_each_item_once(store, pattern):
-    for seed in range(100):
+def test_any_team_with_any_memory_stores_each_item_once(store, pattern, seeds):
+    for seed in seeds:
         draw = random.Random(seed)
         simulate(
             store,
