@@ -13,9 +13,11 @@ from cyclone_lab import checks
 from cyclone_lab.background import DEBUG_POINT_LOCK, Background, wait_until
 from cyclone_lab.postgres import REPO, hand_over
 from cyclone_lab.shim import preloadable
-from test_pace import BURN, BUSY, FIRST_BUDGET, SETTINGS, SLOW, Load, cancel, make_slow_table, pace
+from test_pace import BURN, BUSY, FIRST_BUDGET, SETTINGS, Load, cancel, make_slow_table, pace
 
-AUTO = {**SETTINGS, **SLOW, "cyclone.latency_target": "auto"}
+# so that a table of this size takes minutes
+PAGES = 10_000
+AUTO = {**SETTINGS, "cyclone.debug_price": 60, "cyclone.latency_target": "auto"}
 SECONDS = 0.05
 
 
@@ -53,7 +55,7 @@ def kernel(new_cluster):
     with cluster.connect() as conn:
         checks.create_extensions(conn)
         conn.execute("CREATE EXTENSION pg_cyclone")
-        make_slow_table(conn, pages=30_000)
+        make_slow_table(conn, pages=PAGES)
     library, _control, _map = preloadable(REPO / "test" / "shim" / "core_times.c", 1, base=cluster.home)
     folder = cluster.home / "kernel"
     folder.mkdir()

@@ -225,7 +225,7 @@ def test_a_target_is_learned(cluster, db, conn):
     make_slow_table(conn)
     # nobody else's "auto" is about this percentile
     settings = {**SETTINGS, **SLOW, "cyclone.latency_target": "auto", "cyclone.latency_percentile": 94}
-    with Load(cluster, db, "SELECT count(*) FROM generate_series(1, 100000)", 4):
+    with Load(cluster, db, BUSY, 4):
         vacuum = Background(cluster, db, "VACUUM (PARALLEL 1) t", settings)
         wait_until(lambda: (row := pace(conn)) and row["limited_by"] == "learning the target", "learning")
         row = wait_until(lambda: (row := pace(conn)) and row["limited_by"] in ("latency target", "floor") and row, "its end")
