@@ -15,7 +15,9 @@ from test_inplace import (  # noqa: F401 (run once more, with the constraints th
     LONG_BATCHES,
     MOVE,
     blocks,
+    made,  # noqa: F401 (a fixture)
     table,  # noqa: F401 (a fixture)
+    template,  # noqa: F401 (a fixture)
     test_a_standby_replays_it,
     test_crashes,
     test_logical_decoding_hears_nothing,

@@ -4,7 +4,8 @@ import os
 import random
 import re
 import time
-from contextlib import suppress
+from contextlib import ExitStack, suppress
+from functools import cache
 from itertools import product
 from types import NoneType
 
@@ -51,22 +52,29 @@ MAKE = """
 
 @pytest.fixture(scope="module")
 def made(cluster):
-    """The name of a database with table t, to be copied."""
-    with made_once(cluster, "made", lambda conn: run_script(conn, MAKE)):
-        yield "made"
+    """A function that returns the name of a database with table t as a fixture has it, to be copied. Called in a test, as a file that runs
+    the tests here once more may have changed what makes the table."""
+    with ExitStack() as stack:
+
+        @cache
+        def database(fixture: str) -> str:
+            script = MAKE if fixture == "table" else MAKE_VALUES
+            stack.enter_context(made_once(cluster, f"made_{fixture}", lambda conn: run_script(conn, script)))
+            return f"made_{fixture}"
+
+        yield database
 
 
 @pytest.fixture
 def template(request):
-    """The database that the test's own is a copy of: the one with table t, if the test asks for that."""
-    return request.getfixturevalue("made") if "table" in request.fixturenames else TEMPLATE
+    """The database that the test's own is a copy of: one with table t, if the test asks for that."""
+    fixture = next((name for name in ("table", "values") if name in request.fixturenames), None)
+    return request.getfixturevalue("made")(fixture) if fixture else TEMPLATE
 
 
 @pytest.fixture
 def table(conn):
-    """Table t, made here where the test's database is no copy of one with it; its contents."""
-    if conn.execute("SELECT to_regclass('t')").fetchone() == (None,):
-        run_script(conn, MAKE)
+    """Table t, with which the test's database was made; its contents."""
     return content(conn, "t")
 
 
@@ -1266,9 +1274,8 @@ def toast_of(conn) -> str:
 
 @pytest.fixture
 def values(conn):
-    """Table t with most of what it has in its TOAST table; yields its contents."""
-    run_script(conn, MAKE_VALUES)
-    yield content(conn, "t")
+    """Table t with most of what it has in its TOAST table, with which the test's database was made; its contents."""
+    return content(conn, "t")
 
 
 def test_toast_tables_are_spoken_of_as_what_they_are(conn, values):

@@ -14,7 +14,9 @@ from test_inplace import (  # noqa: F401 (run once more, with the workers that t
     MAKE_VALUES,
     MOVE,
     blocks,
+    made,  # noqa: F401 (a fixture)
     table,  # noqa: F401 (a fixture)
+    template,  # noqa: F401 (a fixture)
     test_a_move_is_a_change_of_what_was_read,
     test_a_standby_replays_it,
     test_a_table_that_is_used_all_the_time_becomes_smaller,
