@@ -196,7 +196,7 @@ def test_a_vacuum_that_was_faster_than_it_need_be_owes_nothing_for_that(failsafe
     conn = failsafe_conn
     burn_most_of_the_way(conn)
     statement = f"VACUUM ({SKIP_STATS}, INDEX_CLEANUP on, PARALLEL 0, LATENCY_TARGET '1h') alone"
-    settings = {"statement_timeout": "90s", "cyclone.debug_price": 100}
+    settings = {"statement_timeout": "90s", "cyclone.debug_price": 60}
     with Parked(conn.cluster, conn.info.dbname, "heap-scan:leader", 1, statement, settings) as vacuum:
         for _ in range(15):
             conn.execute("SELECT pg_sleep(0.15)")
