@@ -169,7 +169,9 @@ def _pace(pace: dict, trail: Trail) -> Text:
     elif pace["limited_by"] == "WAL rate":
         line.append(f", limited by WAL rate: {pace['figure'] / 1e6:,.1f} of {pace['bound'] / 1e6:,.1f} MB a second")
     elif pace["limited_by"] == "disk space":
-        line.append(f", {plain(pace['held_by'] or '')} retains WAL: {pace['figure'] / 1e9:,.1f} of {pace['bound'] / 1e9:,.1f} GB free")
+        who = plain(pace["held_by"] or "")
+        what = {"checkpoint": "waits for a checkpoint", "full disk": "no room for WAL"}.get(who, f"{who} retains WAL")
+        line.append(f", {what}: {pace['figure'] / 1e9:,.1f} of {pace['bound'] / 1e9:,.1f} GB free")
     elif pace["limited_by"] == "replica lag":
         line.append(f", limited by {plain(pace['held_by'] or '')}: {pace['figure']:,.1f} of {pace['bound']:,.1f} s behind")
     elif pace["limited_by"]:

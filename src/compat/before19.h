@@ -53,6 +53,9 @@ typedef struct RepackStmt
 
 #define PageSetChecksum(page, blkno)	PageSetChecksumInplace(page, blkno)
 
+/* For a checkpoint that is made without delays. */
+#define CHECKPOINT_FAST					CHECKPOINT_IMMEDIATE
+
 /* The arguments that a handler of signals passes on to another one. */
 #define COMPAT_SIGNAL_ARGUMENTS			postgres_signal_arg
 

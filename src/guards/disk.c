@@ -10,10 +10,15 @@
  * FULL INPLACE, once it moves rows, ends with what it has achieved.
  *
  * Where no WAL is retained a vacuum goes on however little is free, as what it frees may
- * be what is missing.  VACUUM FULL doesn't: it writes a second copy of the table, so it
- * ends with an error, for the table's file system or that of pg_wal.  It doesn't wait, as
- * no other session gets to the table meanwhile.  FULL INPLACE leaves an index as it is if
- * there is no room for a second one beside what is to stay free (rewrite/disk_space.c).
+ * be what is missing: with a checkpoint whenever WAL would fill the disk before the server
+ * makes one (wal_room.c).  There room for ROOM_SEGMENTS files of WAL counts as too little,
+ * whatever the setting.
+ *
+ * VACUUM FULL doesn't go on: it writes a second copy of the table, so it ends with an
+ * error, for the table's file system or that of pg_wal.  It waits for a checkpoint at
+ * most, as no other session gets to the table meanwhile.  FULL INPLACE leaves an index as
+ * it is if there is no room for a second one beside what is to stay free
+ * (rewrite/disk_space.c).
  *
  * One of a vacuum's processes looks, whichever comes first.  Where there is room it looks
  * once a second, and more often the less there is above the bound: a server that writes
@@ -52,6 +57,9 @@
 /* No disk is filled faster than this, in bytes a second: twice what NVMe takes. */
 #define FASTEST_WRITES		(4.0 * 1024 * 1024 * 1024)
 
+/* Where fewer files of WAL than these have room, WAL that nobody retains may be too much. */
+#define ROOM_SEGMENTS		4
+
 /* Of the segments that an archiver has not done yet one may be in its hands. */
 #define READY_SEGMENTS		2
 
@@ -80,33 +88,10 @@ guards_look_at_disk(uint64 now)
 	due = pg_atomic_read_u64(&vacuum->next_disk_look);
 	if (now < due || !pg_atomic_compare_exchange_u64(&vacuum->next_disk_look, &due, now + LOOK_NS))
 		return;
-	if (min_free == 0 || VacuumFailsafeActive || pg_atomic_read_u32(&vacuum->is_ending) != 0)
+	if (min_free == 0 || VacuumFailsafeActive)
 		pg_atomic_write_u32(&vacuum->disk_stops, DISK_NONE);
 	else
 		pg_atomic_write_u64(&vacuum->next_disk_look, now + look(vacuum, min_free));
-}
-
-/*
- * guards_disk_is_short
- *		A command can end with what it has achieved: is it to do so now, to leave room for
- *		WAL?  If so, that holds for all of its processes, and no disk holds the rest of its
- *		work.
- */
-bool
-guards_disk_is_short(void)
-{
-	GuardedVacuum *vacuum = guarded.vacuum;
-
-	if (vacuum == NULL)
-		return false;
-	guards_look_at_disk(now_ns());
-	if (pg_atomic_read_u32(&vacuum->disk_stops) != DISK_NONE &&
-		pg_atomic_read_u32(&vacuum->is_urgent) == 0)
-	{
-		pg_atomic_write_u32(&vacuum->is_ending, 1);
-		pg_atomic_write_u32(&vacuum->disk_stops, DISK_NONE);
-	}
-	return pg_atomic_read_u32(&vacuum->is_ending) != 0;
 }
 
 /* guards_forget_disk -- the command goes on to another table, and what ended the one before may be over. */
@@ -132,7 +117,7 @@ guards_disk_reserve(uint64 size_bytes)
 	return bytes_of(read_double(&vacuum->min_free_disk), size_bytes);
 }
 
-/* guards_disk_holder -- what retains WAL, for people, palloc'd; NULL if nothing does any more. */
+/* guards_disk_holder -- what a vacuum waits for, for people, palloc'd; NULL if for nothing any more. */
 char *
 guards_disk_holder(GuardedVacuum *vacuum)
 {
@@ -149,10 +134,35 @@ holder_name(DiskHolder holder)
 			return holding_slot();
 		case DISK_ARCHIVER:
 			return pstrdup("archiver");
+		case DISK_CHECKPOINT:
+			return pstrdup("checkpoint");
+		case DISK_NO_ROOM:
+			return pstrdup("full disk");
 		case DISK_NONE:
 			break;
 	}
 	return NULL;
+}
+
+/* guards_disk_reason -- likewise, in a sentence for the log. */
+char *
+guards_disk_reason(DiskHolder holder)
+{
+	char	   *name;
+
+	switch (holder)
+	{
+		case DISK_CHECKPOINT:
+			return pstrdup("A checkpoint is to remove WAL there.");
+		case DISK_NO_ROOM:
+			return pstrdup("A checkpoint removes no WAL there any more.");
+		case DISK_SLOT:
+		case DISK_ARCHIVER:
+		case DISK_NONE:
+			break;
+	}
+	name = holder_name(holder);
+	return psprintf("WAL is retained there by: %s.", name != NULL ? name : "nobody any more");
 }
 
 /*
@@ -168,10 +178,12 @@ look(GuardedVacuum *vacuum, double min_free)
 				until_bound,
 				next = LOOK_NS;
 	DiskHolder	holder = DISK_NONE;
+	bool		is_rewrite;
 	uint32		not_yet = 0;
 
 	Assert(vacuum != NULL && min_free != 0);
-	if (vacuum->is_locked && pg_atomic_read_u32(&vacuum->is_urgent) == 0)
+	is_rewrite = vacuum->is_locked && pg_atomic_read_u32(&vacuum->is_urgent) == 0;
+	if (is_rewrite)
 	{
 		if (is_short(vacuum->path, min_free, &free_bytes, &bound))
 			end_rewrite(vacuum, vacuum->path, free_bytes, bound);
@@ -179,33 +191,39 @@ look(GuardedVacuum *vacuum, double min_free)
 	}
 	if (is_short(XLOGDIR, min_free, &free_bytes, &bound))
 	{
-		if (vacuum->is_locked && pg_atomic_read_u32(&vacuum->is_urgent) == 0)
+		if (is_rewrite)
 			end_rewrite(vacuum, XLOGDIR, free_bytes, bound);
-		holder = find_holder();
+		/* what is left to do of a command that is ending may free space */
+		if (pg_atomic_read_u32(&vacuum->is_ending) == 0)
+			holder = find_holder();
+	}
+	if (holder == DISK_NONE && bound != 0)
+	{
+		bound = Max(bound, ROOM_SEGMENTS * (uint64) wal_segment_size);
+		if (free_bytes < bound)
+			holder = wal_room_look(vacuum, free_bytes, now_ns());
+		if (holder == DISK_NO_ROOM && is_rewrite)
+			end_rewrite(vacuum, XLOGDIR, free_bytes, bound);
 	}
 	pg_atomic_write_u64(&vacuum->disk_free, free_bytes);
 	pg_atomic_write_u64(&vacuum->disk_bound, bound);
 	pg_write_barrier();
 	pg_atomic_write_u32(&vacuum->disk_stops, holder);
-	if (holder != DISK_NONE && guards_is_urgent(vacuum) &&
+	if (holder != DISK_NONE && holder != DISK_CHECKPOINT && guards_is_urgent(vacuum) &&
 		pg_atomic_compare_exchange_u32(&vacuum->has_logged[GUARD_DISK], &not_yet, 1))
-	{
-		char	   *name = holder_name(holder);
-
 		ereport(WARNING,
 				(errcode(ERRCODE_DISK_FULL),
 				 errmsg("VACUUM of %s goes on although less is free than \"cyclone.min_free_disk\": it is needed to prevent transaction ID wraparound",
 						guards_vacuum_name(vacuum)),
-				 errdetail("%s are free in the file system of \"%s\", where WAL is retained by %s.",
-						   pretty_bytes(free_bytes), XLOGDIR, name != NULL ? name : "a slot")));
-	}
+				 errdetail("%s are free in the file system of \"%s\". %s",
+						   pretty_bytes(free_bytes), XLOGDIR, guards_disk_reason(holder))));
 
 	/*
-	 * while WAL holds the vacuum there is no hurry; else WAL may be found to
-	 * be retained at any time
+	 * while WAL holds the vacuum there is no hurry, unless a checkpoint is to
+	 * come; else WAL may be found to be retained at any time
 	 */
 	until_bound = time_to_next_look(free_bytes, bound);
-	return holder != DISK_NONE ? LOOK_NS : Min(next, until_bound);
+	return holder != DISK_NONE && holder != DISK_CHECKPOINT ? LOOK_NS : Min(next, until_bound);
 }
 
 /*

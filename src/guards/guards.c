@@ -88,7 +88,7 @@
 #define CALLS_A_LOOK		16
 
 static char *folder_of(Form_pg_class form);
-static void hold_while_due(void);
+static void hold_while_due(bool may_end);
 static bool end_if_urgent(GuardedVacuum *vacuum);
 static bool end_pause_if_over(GuardedVacuum *vacuum);
 static bool end_pause(pg_atomic_uint64 *place, uint64 until);
@@ -124,6 +124,7 @@ guards_begin_command(void (*while_held) (void))
 		pg_atomic_write_u32(&vacuum->ignores_general_pause, 0);
 		memset(&vacuum->set_pace, 0, sizeof(vacuum->set_pace));
 		pg_atomic_write_u64(&vacuum->wal_written, 0);
+		pg_atomic_write_u32(&vacuum->has_asked, 0);
 	}
 	/* the settings are to be read once more, and then overridden */
 	else if (vacuum->set_pace.is_set)
@@ -153,6 +154,7 @@ guards_begin_command(void (*while_held) (void))
 	if (!has_begun)
 	{
 		pg_atomic_write_u32(&vacuum->disk_stops, DISK_NONE);
+		pg_atomic_write_u64(&vacuum->room_wait_start, 0);
 		pg_atomic_write_u64(&vacuum->next_disk_look, 0);
 	}
 	has_begun = true;
@@ -393,7 +395,7 @@ guards_point(void)
 		guards_look_at_disk(now_ns());
 	}
 	if (unlikely(guards_hold_is_due()) && guarded.pins == 0)
-		hold_while_due();
+		hold_while_due(false);
 	if (unlikely(wal_rate_is_due()))
 	{
 		guards_look_at_standbys(now_ns());
@@ -498,7 +500,7 @@ guards_resume_stream(ReadStream *stream, void **per_buffer_data, Buffer *other_p
 		}
 		guarded.stream_is_cut = false;
 		guarded.pins--;
-		hold_while_due();
+		hold_while_due(false);
 		guarded.pins++;
 		read_stream_reset(stream);
 		buffer = read_stream_next_buffer(stream, per_buffer_data);
@@ -506,18 +508,63 @@ guards_resume_stream(ReadStream *stream, void **per_buffer_data, Buffer *other_p
 	return buffer;
 }
 
-/* hold_while_due -- wait until the pause ends, and standbys have caught up. */
-static void
-hold_while_due(void)
+/*
+ * guards_disk_is_short
+ *		A command can end with what it has achieved: is it to do so now, to leave room for
+ *		WAL?  If so, that holds for all of its processes, and of the rest of its work a disk
+ *		holds only what would fill it.  Waits first, if a checkpoint may make room.
+ */
+bool
+guards_disk_is_short(void)
 {
-	Assert(guarded.vacuum != NULL && guarded.pins == 0);
+	GuardedVacuum *vacuum = guarded.vacuum;
+	uint32		stops;
+
+	if (vacuum == NULL)
+		return false;
+	Assert(guarded.pins == 0);
+	guards_look_at_disk(now_ns());
+	if (pg_atomic_read_u32(&vacuum->is_ending) != 0)
+		return true;
+	hold_while_due(true);
+	stops = pg_atomic_read_u32(&vacuum->disk_stops);
+	if (stops != DISK_NONE && stops != DISK_CHECKPOINT &&
+		pg_atomic_read_u32(&vacuum->is_urgent) == 0)
+	{
+		pg_atomic_write_u32(&vacuum->is_ending, 1);
+		pg_atomic_write_u32(&vacuum->disk_stops, DISK_NONE);
+	}
+	return pg_atomic_read_u32(&vacuum->is_ending) != 0;
+}
+
+/*
+ * hold_while_due
+ *		Wait until the pause ends, standbys have caught up, and there is room on disk; for
+ *		room not if the command may end instead, and more than a checkpoint is missing.
+ */
+static void
+hold_while_due(bool may_end)
+{
+	GuardedVacuum *vacuum = guarded.vacuum;
+
+	Assert(vacuum != NULL && guarded.pins == 0);
 	while (guards_hold_is_due())
 	{
-		Guard		guard = guards_paused_until(guarded.vacuum) != 0 ? GUARD_PAUSE :
-			pg_atomic_read_u32(&guarded.vacuum->disk_stops) != DISK_NONE ? GUARD_DISK : GUARD_LAG;
+		uint32		stops = pg_atomic_read_u32(&vacuum->disk_stops);
+		Guard		guard = guards_paused_until(vacuum) != 0 ? GUARD_PAUSE :
+			stops != DISK_NONE ? GUARD_DISK : GUARD_LAG;
 
-		if (guard == GUARD_PAUSE ? end_pause_if_over(guarded.vacuum) : end_if_urgent(guarded.vacuum))
+		if (guard == GUARD_DISK && may_end && stops != DISK_CHECKPOINT)
+			break;
+		if (guard == GUARD_PAUSE ? end_pause_if_over(vacuum) : end_if_urgent(vacuum))
 			continue;
+
+		/*
+		 * or a file of WAL that was removed takes its room as long as we have
+		 * it open
+		 */
+		if (guard == GUARD_DISK)
+			(void) XLogBackgroundFlush();
 		guards_begin_hold(guard);
 		guards_nap(HOLD_NAP_MS, guard);
 		if (guarded.while_held != NULL)

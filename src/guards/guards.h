@@ -71,8 +71,9 @@ extern uint64 guards_take_wal(void);
  * Where it waits.  guards_point serves interrupts, so it may raise errors: no LWLock, and
  * no lock on a page, may be held.  Pages may be pinned only between guards_begin_pins and
  * guards_end_pins.  guards_wait_in_server_code doesn't wait: the caller may hold such
- * locks.  guards_disk_is_short, guards_forget_disk and guards_disk_reserve are for
- * commands that can end early, or need room; guards_apply_pace and guards_workers for
+ * locks.  guards_disk_is_short, which waits as guards_point does if a checkpoint may make
+ * room, guards_forget_disk and guards_disk_reserve are for commands that can end early, or
+ * need room; guards_apply_pace and guards_workers for
  * leaders, without which nothing is set.
  */
 extern bool guards_hold_is_due(void);

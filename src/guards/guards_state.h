@@ -49,12 +49,14 @@ typedef struct LagWatch
 	XLogRecPtr	mark_flushed[LAG_MARKS];
 } LagWatch;
 
-/* The holder of WAL where too little is free */
+/* What a vacuum waits for where too little is free */
 typedef enum DiskHolder
 {
 	DISK_NONE,					/* nothing, or enough is */
 	DISK_SLOT,
-	DISK_ARCHIVER
+	DISK_ARCHIVER,
+	DISK_CHECKPOINT,			/* it will remove old WAL */
+	DISK_NO_ROOM				/* it removes none: others fill the disk */
 } DiskHolder;
 
 /* This process's view */
@@ -114,6 +116,9 @@ typedef struct GuardedVacuum
 	pg_atomic_uint32 is_ending; /* for that reason */
 	pg_atomic_uint64 disk_free; /* bytes, then */
 	pg_atomic_uint64 disk_bound;
+	pg_atomic_uint64 room_wait_start;	/* for room for WAL; 0: there is some */
+	pg_atomic_uint64 room_wait_redo;	/* of the last checkpoint then */
+	pg_atomic_uint32 has_asked; /* for a checkpoint; the log has it */
 	pg_atomic_uint32 is_urgent; /* only the rate of WAL holds it */
 	pg_atomic_uint32 is_in_a_hurry; /* nothing holds it */
 	pg_atomic_uint64 waited_at[NUM_GUARDS]; /* when a process last did */
@@ -141,6 +146,10 @@ typedef struct GuardsShared
 	pg_atomic_uint64 measured_at;
 	pg_atomic_uint64 measured_before;	/* what was written then */
 	pg_atomic_uint64 measured_rate; /* a double */
+
+	/* the last checkpoint that a vacuum has asked for */
+	pg_atomic_uint64 asked_at;	/* 0: none yet */
+	pg_atomic_uint64 asked_after;	/* the redo pointer of the one before it */
 
 	/* lag of standbys */
 	pg_atomic_uint32 max_lag_ms;	/* 0: no bound */
@@ -188,6 +197,10 @@ extern void guards_look_at_standbys(uint64 now);
 /* disk.c */
 extern void guards_look_at_disk(uint64 now);
 extern char *guards_disk_holder(GuardedVacuum *vacuum);
+extern char *guards_disk_reason(DiskHolder holder);
+
+/* wal_room.c */
+extern DiskHolder wal_room_look(GuardedVacuum *vacuum, uint64 free_bytes, uint64 now);
 
 /* guards_shmem_size -- the size of all of it. */
 static inline Size

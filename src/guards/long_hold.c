@@ -53,16 +53,19 @@ guards_say_if_held_for_long(Guard guard)
 				 errhint("See pg_stat_replication. If VACUUM is not to wait for it, name the others in \"cyclone.lag_of\", or set \"cyclone.max_replica_lag\" to a higher value, and reload the configuration; running VACUUMs notice.")));
 	else if (guard == GUARD_DISK)
 	{
-		char	   *holder = guards_disk_holder(vacuum);
+		DiskHolder	holder = pg_atomic_read_u32(&vacuum->disk_stops);
+		bool		is_wal = holder != DISK_CHECKPOINT && holder != DISK_NO_ROOM;
 
 		ereport(LOG,
 				(errmsg("VACUUM of %s has been held back for %d s in all by \"cyclone.min_free_disk\"",
 						guards_vacuum_name(vacuum), seconds),
-				 errdetail("%s are free in the file system of \"%s\", and %s should stay free. WAL is retained there by: %s.",
+				 errdetail("%s are free in the file system of \"%s\", and %s should stay free. %s",
 						   pretty_bytes(pg_atomic_read_u64(&vacuum->disk_free)), XLOGDIR,
 						   pretty_bytes(pg_atomic_read_u64(&vacuum->disk_bound)),
-						   holder != NULL ? holder : "nobody any more"),
-				 errhint("See pg_replication_slots and pg_stat_archiver: drop a slot that nobody needs, or fix archive_command. Or set \"cyclone.min_free_disk\" to a lower value and reload the configuration; running VACUUMs notice.")));
+						   guards_disk_reason(holder)),
+				 is_wal ?
+				 errhint("See pg_replication_slots and pg_stat_archiver: drop a slot that nobody needs, or fix archive_command. Or set \"cyclone.min_free_disk\" to a lower value and reload the configuration; running VACUUMs notice.") :
+				 errhint("Free some space there, or set \"max_wal_size\" to a lower value.")));
 	}
 	else
 		ereport(LOG,

@@ -165,7 +165,7 @@ warn_of_end(const Inplace *job, const char *name)
 	ereport(WARNING,
 			(errmsg("rows of \"%s\" cannot be moved any more, it was not compacted fully", name),
 			 job->disk_is_short ?
-			 errdetail("Less disk space is free than \"cyclone.min_free_disk\", WAL is retained, and each row that is moved writes more of it.") :
+			 errdetail("Less disk space is free than \"cyclone.min_free_disk\", checkpoints make no room, and each row that is moved writes more WAL.") :
 			 job->subscriptions == SUBSCRIPTION_HERE ?
 			 errdetail("A subscription of logical replication writes to it now.") :
 			 job->subscriptions == SUBSCRIPTION_AT_WORK ?

@@ -945,8 +945,8 @@ with Cluster.create(Path(sys.argv[1]), config) as cluster:
 """
 
 
-def run_on_full_disk(prefix, min_free: str) -> subprocess.CompletedProcess:
-    done = subprocess.run([sys.executable, "-c", FULL_DISK, prefix, min_free], text=True, capture_output=True,
+def run_on_full_disk(prefix, min_free: str, *options: str, script: str = FULL_DISK) -> subprocess.CompletedProcess:
+    done = subprocess.run([sys.executable, "-c", script, prefix, min_free, *options], text=True, capture_output=True,
                           env={**os.environ, "PYTHONPATH": str(REPO / "python")})  # fmt: skip
     if "no small disk: " in done.stderr:
         pytest.xfail(f"NOT TESTED: a disk that gets full of WAL: {done.stderr.strip()}")
