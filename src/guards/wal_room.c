@@ -175,10 +175,10 @@ ask(GuardedVacuum *vacuum, XLogRecPtr redo, XLogRecPtr insert, uint64 free_bytes
 	uint64		asked_after = pg_atomic_read_u64(&guards_shared->asked_after);
 	uint32		not_yet = 0;
 
-	if (asked_at != 0 && now < asked_at + ASK_AGAIN_NS &&
-		(asked_after == redo || !removes_files(redo, insert)))
-		return;
-	if (!pg_atomic_compare_exchange_u64(&guards_shared->asked_at, &asked_at, now))
+	/* another process may be asking at this moment */
+	if ((asked_at != 0 && now < asked_at + ASK_AGAIN_NS &&
+		 (asked_after == redo || !removes_files(redo, insert))) ||
+		!pg_atomic_compare_exchange_u64(&guards_shared->asked_at, &asked_at, now))
 		return;
 	pg_atomic_write_u64(&guards_shared->asked_after, redo);
 	if (pg_atomic_compare_exchange_u32(&vacuum->has_asked, &not_yet, 1))

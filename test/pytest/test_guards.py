@@ -916,7 +916,7 @@ with Cluster.create(Path(sys.argv[1]), config) as cluster:
         vacuum = Background(cluster, "postgres", "VACUUM (PARALLEL 1, FREEZE) t")
         held = wait_until(lambda: conn.execute(HELD).fetchall() or not vacuum.running, "the wait")
         assert held == [("archiver",)], (held, vacuum.error)
-        free = DISK_MB - disk.used() // MB
+        free = DISK_MB - disk.used() / MB
         assert 16 <= free < 64, free
         conn.execute("INSERT INTO t VALUES (0, 'others write')")
         conn.execute("DELETE FROM t WHERE id = 0")
@@ -938,7 +938,7 @@ with Cluster.create(Path(sys.argv[1]), config) as cluster:
         checks.assert_clean(conn, "t")
         assert "PANIC" not in cluster.log
         conn.close()
-        print(f"held with {free} MB free")
+        print(f"held with {free:.0f} MB free")
     finally:
         cluster.stop("immediate")
         disk.remove()
