@@ -110,17 +110,18 @@ def make_recycled_blocks(conn, rows: int) -> set[int]:
     return free
 
 
-def stand_on(session, blocks, pages: int = 1) -> None:
-    """Let cursors stand on some of the leaf pages in these blocks, and so pin them."""
+def stand_on(session, blocks, pages: int = 1, table: str = "t", column: str = "key") -> None:
+    """Let cursors stand on some of the leaf pages in these blocks of the index t_key, and so pin them."""
     session.execute("SET enable_seqscan = off; SET enable_bitmapscan = off; BEGIN")
     pinned = 0
     for block in blocks:
         [(kind,)] = session.execute("SELECT type FROM bt_page_stats('t_key', %s)", (block,))
-        items = "SELECT (SELECT key FROM t WHERE t.ctid = i.htid) FROM bt_page_items('t_key', %s) i WHERE itemoffset > 1"
+        row = f"SELECT {column} FROM {table} t WHERE t.ctid = i.htid"
+        items = f"SELECT ({row}) FROM bt_page_items('t_key', %s) i WHERE itemoffset > 1"
         keys = [key for (key,) in session.execute(items, (block,)) if key is not None] if kind == "l" else []
         if pinned < pages and keys:
             # an index-only scan, as others let go of the page
-            session.execute(f"DECLARE c{block} CURSOR FOR SELECT key FROM t WHERE key >= {keys[0]} ORDER BY key")
+            session.execute(f"DECLARE c{block} CURSOR FOR SELECT {column} FROM {table} WHERE {column} >= {keys[0]} ORDER BY {column}")
             assert session.execute(f"FETCH c{block}").fetchone() == (keys[0],)
             pinned += 1
     assert pinned == pages

@@ -279,9 +279,6 @@ btree_do_duties(TableVacuum *vacuum, int number)
 	if (put_off->count == 0)
 		return;
 
-	/* all of it has been handed out, and is done */
-	Assert(index_blocks_are_claimed(vacuum, number));
-
 	scan = make_scan(vacuum, number, true);
 	(void) index_take_turn(shared, true);
 	while (put_off->count > 0)

@@ -261,7 +261,6 @@ hash_visit_put_off(TableVacuum *vacuum, int number)
 
 	if (put_off->count == 0)
 		return;
-	Assert(index_blocks_are_claimed(vacuum, number));
 
 	scan = make_scan(vacuum, number);
 	(void) index_take_turn(shared, true);

@@ -653,6 +653,15 @@ do_more_work(TableVacuum *vacuum, int number)
 
 	/* the leader knows that it isn't done with */
 	Assert(!is_leader(vacuum) || vacuum->begun[number]);
+
+	/*
+	 * All of it has been handed out, and is done; but in the failsafe nobody
+	 * takes what a worker has left that was to be parked.  What is due is
+	 * visited all the same.  That does no harm, and the heap's turn doesn't
+	 * come.
+	 */
+	failsafe_notice(vacuum);
+	Assert(VacuumFailsafeActive || work->is_done(vacuum, number));
 	enter_index(vacuum, number);
 	work->more_work(vacuum, number);
 	leave_index(vacuum);
