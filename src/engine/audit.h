@@ -79,7 +79,7 @@ extern void audit_freed(TableVacuum *vacuum, Buffer buffer, Buffer vmbuffer,
 extern int64 audit_new_btree(Relation index, Relation table, const char *command);
 
 /* audit_gin.c */
-extern bool audit_gin_is_pending(TableVacuum *vacuum, int number, BlockNumber blkno);
+extern uint8 *audit_gin_pending(TableVacuum *vacuum, int number);
 extern uint8 *audit_gin_leaves(TableVacuum *vacuum, int number);
 
 /* audit_index.c */

@@ -228,11 +228,11 @@ def test_leaf_that_nobody_visits(t, index, fault):
     assert_server_finishes(conn, before)
 
 
-@pytest.mark.once
-def test_pages_that_a_failed_insertion_leaves_behind(t, cluster, db):
-    """A serialization failure comes when new pages of a GIN index's pending list are filled, but not yet linked with the list."""
-    conn = t(INDEXES["gin"])
-    conn.execute("VACUUM t")
+def leave_pending_pages(cluster, db) -> None:
+    """Leave pages of the pending list of t's GIN index behind.
+
+    A serialization failure comes when they are filled, but not yet linked with the list.
+    """
     read, insert = "SELECT count(*) FROM t WHERE list @> '{-1}'", "INSERT INTO t (list) SELECT array_agg(n) FROM generate_series(1, %s) n"
     sessions = [cluster.connect(db) for _ in range(2)]
     for session in sessions:
@@ -244,11 +244,52 @@ def test_pages_that_a_failed_insertion_leaves_behind(t, cluster, db):
         sessions[1].execute(insert, (2000,))
     for session in sessions:
         session.close()
+
+
+@pytest.mark.once
+def test_pages_that_a_failed_insertion_leaves_behind(t, cluster, db):
+    """The pending list is walked along once, and not for each of them: this time it is empty, and the walk ends with the metapage."""
+    conn = t(INDEXES["gin"])
+    conn.execute("VACUUM t")
+    leave_pending_pages(cluster, db)
     before = rows(conn)
-    assert by_engine(said(conn, "VACUUM (VERBOSE, INDEX_CLEANUP on) t"))
+    conn.execute("SET cyclone.debug_point = 'audit-gin-list:any:notice'")
+    report = said(conn, "VACUUM (VERBOSE, INDEX_CLEANUP on, PARALLEL 0) t")
+    assert by_engine(report)
+    assert report.count('debug point "audit-gin-list" reached') == 1
     assert rows(conn) == before
     checks.assert_clean(conn, "t")
     assert checks.table_state(conn, "t")["dead_items"] == 0
+
+
+@pytest.mark.once
+def test_audit_of_a_pending_list_can_be_cancelled(t, cluster, db):
+    """On the way along the list, too, of which no page is locked then."""
+    conn = t(INDEXES["gin"])
+    conn.execute("VACUUM t")
+    leave_pending_pages(cluster, db)
+    with Parked(cluster, db, "audit-gin-list:leader", 1, "VACUUM (INDEX_CLEANUP on, PARALLEL 0) t") as vacuum:
+        conn.execute("INSERT INTO t (list) SELECT ARRAY[n] FROM generate_series(1, 1000) n")
+        before = rows(conn)
+        for _ in range(2):  # so it has been on a page of the list, which has a next one
+            vacuum.step()
+        conn.execute("SELECT pg_cancel_backend(%s)", (vacuum.pid,))
+        assert "canceling statement due to user request" in str(vacuum.wait())
+    assert by_engine(said(conn, "VACUUM (VERBOSE, INDEX_CLEANUP on) t"))
+    assert rows(conn) == before
+    checks.assert_clean(conn, "t")
+
+
+@pytest.mark.once
+def test_entries_that_stay_in_a_pending_list(t):
+    """As if nobody had emptied it before bulk deletion."""
+    conn = t(INDEXES["gin"])
+    conn.execute("VACUUM t")
+    conn.execute("INSERT INTO t (id, list) SELECT n, ARRAY[n] FROM generate_series(10000, 11000) n")
+    conn.execute("DELETE FROM t WHERE id >= 10000 AND id % 3 = 0")
+    before = rows(conn)
+    assert "is still there" in fails(conn, "pending-list").diag.message_detail
+    assert_server_finishes(conn, before)
 
 
 @every_other("index, fault", INDEXES.values(), ["index-entry", pytest.param("index-live", marks=pytest.mark.once)])

@@ -14,8 +14,13 @@
  * elsewhere.  No VACUUM comes to them, be it ours or the server's; so what is there is no
  * fault of VACUUM.
  *
- * Pages of the pending list may be removed while somebody walks along it.  So the next
- * one is locked before the last one is released, as by scans.
+ * The pages of the pending list are found in one walk along it, for all that are asked
+ * about in a round.  Meanwhile the lock on the metapage that a cleanup of the list takes
+ * keeps all others from removing pages.  So no page is locked while the walk goes on to
+ * the next one, and it can be cancelled.  Sessions add pages at the end.  An entry of a
+ * dead row is never on one that was added later, as nobody can make such an entry any
+ * more.  So the answer stays right.  As others may wait for the lock, the walk doesn't
+ * sleep.  Members don't wait for each other.
  *
  * To find the leaves of all posting trees is to walk along the leaves of the entry tree,
  * and along those of each posting tree.  Each page is copied under a shared lock, and no
@@ -30,8 +35,11 @@
 #include "postgres.h"
 
 #include "access/gin_private.h"
+#include "miscadmin.h"
 #include "storage/bufmgr.h"
+#include "storage/lmgr.h"
 
+#include "debug_point.h"
 #include "engine/audit.h"
 #include "engine/index/gin_check.h"
 #include "engine/index/index_kind.h"
@@ -50,6 +58,9 @@ typedef struct LeafWalk
 	PGAlignedBlock image;		/* its copy */
 } LeafWalk;
 
+static BlockNumber next_pending(TableVacuum *vacuum, int number, BlockNumber blkno);
+static uint8 *make_bits(BlockNumber nblocks);
+static void set_bit(uint8 *bits, BlockNumber nblocks, BlockNumber blkno);
 static void begin_walk(LeafWalk *walk, TableVacuum *vacuum, int number, BlockNumber root, uint16 flags);
 static bool next_leaf(LeafWalk *walk);
 static BlockNumber first_child(const LeafWalk *walk);
@@ -57,46 +68,59 @@ static void copy_page(LeafWalk *walk, BlockNumber blkno);
 static void note_leaves(TableVacuum *vacuum, int number, BlockNumber root, uint8 *leaves);
 
 /*
- * audit_gin_is_pending
- *		Is this page in the pending list?  The caller has nothing locked.
+ * audit_gin_pending
+ *		The pages of the pending list: a bit for each block that the index had when the
+ *		phase began.  palloc'd.  The caller has nothing locked.
  */
-bool
-audit_gin_is_pending(TableVacuum *vacuum, int number, BlockNumber blkno)
+uint8 *
+audit_gin_pending(TableVacuum *vacuum, int number)
 {
 	Relation	index = vacuum->indexes[number];
-	BlockNumber nblocks = RelationGetNumberOfBlocks(index);
-	BlockNumber last = GIN_METAPAGE_BLKNO;
-	Buffer		buffer = ReadBufferExtended(index, MAIN_FORKNUM, last, RBM_NORMAL,
-											vacuum_strategy(vacuum));
+	LinkWalk	links = {.index = index};
+	BlockNumber nblocks = vacuum_index(vacuum->shared, number)->audit_blocks;
+	uint8	   *pending = make_bits(nblocks);
 	BlockNumber next;
-	BlockNumber steps = 0;
 
 	Assert(CritSectionCount == 0);
 	Assert(index->rd_indam->ambulkdelete == ginbulkdelete);
 
-	LockBuffer(buffer, BUFFER_LOCK_SHARE);
-	next = GinPageGetMeta(BufferGetPage(buffer))->head;
-	while (next != InvalidBlockNumber && next != blkno)
+	LockPage(index, GIN_METAPAGE_BLKNO, ShareLock);
+	for (BlockNumber blkno = GIN_METAPAGE_BLKNO; blkno != InvalidBlockNumber; blkno = next)
 	{
-		Buffer		next_buffer;
+		CHECK_FOR_INTERRUPTS();
+		DEBUG_POINT("audit-gin-list");
+		next = next_pending(vacuum, number, blkno);
+		if (blkno != GIN_METAPAGE_BLKNO)
+			set_bit(pending, nblocks, blkno);
+		if (next != InvalidBlockNumber)
+			(void) link_walk_step(&links, blkno, next, ERROR);
+	}
+	UnlockPage(index, GIN_METAPAGE_BLKNO, ShareLock);
+	return pending;
+}
 
-		/*
-		 * no link_walk_step: a page that was passed may have been removed,
-		 * and come to the list again
-		 */
-		if (next == last || ++steps > nblocks)
-			gin_report_corruption(index, last);
-		next_buffer = ReadBufferExtended(index, MAIN_FORKNUM, next, RBM_NORMAL,
-										 vacuum_strategy(vacuum));
-		LockBuffer(next_buffer, BUFFER_LOCK_SHARE);
-		UnlockReleaseBuffer(buffer);
-		buffer = next_buffer;
-		last = next;
+/* next_pending -- the page of the pending list that comes after this one, or after the metapage. */
+static BlockNumber
+next_pending(TableVacuum *vacuum, int number, BlockNumber blkno)
+{
+	Relation	index = vacuum->indexes[number];
+	BlockNumber next;
+	Buffer		buffer;
+
+	/* no page is locked, or this process couldn't be cancelled */
+	Assert(InterruptHoldoffCount == 0);
+	before_index_read(vacuum, number, blkno);
+	buffer = ReadBufferExtended(index, MAIN_FORKNUM, blkno, RBM_NORMAL, vacuum_strategy(vacuum));
+	LockBuffer(buffer, BUFFER_LOCK_SHARE);
+	if (blkno == GIN_METAPAGE_BLKNO)
+		next = GinPageGetMeta(BufferGetPage(buffer))->head;
+	else
+	{
 		gin_check_page(index, buffer, GIN_LIST);
 		next = GinPageGetOpaque(BufferGetPage(buffer))->rightlink;
 	}
 	UnlockReleaseBuffer(buffer);
-	return next == blkno;
+	return next;
 }
 
 /*
@@ -108,9 +132,7 @@ uint8 *
 audit_gin_leaves(TableVacuum *vacuum, int number)
 {
 	LeafWalk   *walk = palloc_object(LeafWalk);
-	Size		size = vacuum_index(vacuum->shared, number)->audit_blocks / 8 + 1;
-	uint8	   *leaves = MemoryContextAllocExtended(CurrentMemoryContext, size,
-													MCXT_ALLOC_HUGE | MCXT_ALLOC_ZERO);
+	uint8	   *leaves = make_bits(vacuum_index(vacuum->shared, number)->audit_blocks);
 	Page		page = (Page) walk->image.data;
 
 	Assert(CritSectionCount == 0);
@@ -140,11 +162,25 @@ note_leaves(TableVacuum *vacuum, int number, BlockNumber root, uint8 *leaves)
 
 	begin_walk(walk, vacuum, number, root, GIN_DATA);
 	do
-	{
-		if (walk->blkno < nblocks)
-			leaves[walk->blkno / 8] |= 1 << walk->blkno % 8;
-	} while (next_leaf(walk));
+		set_bit(leaves, nblocks, walk->blkno);
+	while (next_leaf(walk));
 	pfree(walk);
+}
+
+/* make_bits -- a bit for each of these blocks; palloc'd. */
+static uint8 *
+make_bits(BlockNumber nblocks)
+{
+	return MemoryContextAllocExtended(CurrentMemoryContext, nblocks / 8 + 1,
+									  MCXT_ALLOC_HUGE | MCXT_ALLOC_ZERO);
+}
+
+/* set_bit -- set that of a block, which may be a later one. */
+static void
+set_bit(uint8 *bits, BlockNumber nblocks, BlockNumber blkno)
+{
+	if (blkno < nblocks)
+		bits[blkno / 8] |= 1 << blkno % 8;
 }
 
 /* begin_walk -- go down to the leftmost leaf of a tree. */

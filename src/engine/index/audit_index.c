@@ -68,11 +68,12 @@ struct AuditTids
 	bool		dead[MAX_TIDS];
 
 	/*
-	 * in the second look: leaves that keys of a GIN index lead to, if that
-	 * was asked
+	 * in the second look: pages of the pending list of a GIN index, and
+	 * leaves that its keys lead to, if that was asked
 	 */
+	uint8	   *pending;
 	uint8	   *leaves;
-	int			leaves_of;		/* the index's number */
+	int			asked_of;		/* the index's number */
 };
 
 static int	misjudge(bool is_dead, int ntids, bool *dead);
@@ -101,7 +102,7 @@ static bool is_chosen(const TableVacuum *vacuum, int number, uint64 section);
 static void audit_section(TableVacuum *vacuum, int number, BlockNumber start, BlockNumber end);
 static void audit_page(TableVacuum *vacuum, int number, BlockNumber blkno);
 static bool is_left_over(TableVacuum *vacuum, int number, BlockNumber blkno, Page page);
-static void forget_leaves(TableVacuum *vacuum);
+static void forget_reached(TableVacuum *vacuum);
 
 /*
  * audit_match
@@ -306,7 +307,7 @@ audit_indexes(TableVacuum *vacuum)
 		set_place(vacuum, PLACE_UNKNOWN, InvalidBlockNumber);
 		vacuum->indname = NULL;
 	}
-	forget_leaves(vacuum);
+	forget_reached(vacuum);
 }
 
 /* index_claims -- how many claims there are on an index. */
@@ -380,33 +381,38 @@ static bool
 is_left_over(TableVacuum *vacuum, int number, BlockNumber blkno, Page page)
 {
 	struct AuditTids *audit = vacuum->audit_tids;
+	uint8	   *reached;
 
 	if (vacuum->indexes[number]->rd_indam->ambulkdelete != ginbulkdelete)
 		return false;
-	if (GinPageIsList(page))
-		return !audit_gin_is_pending(vacuum, number, blkno);
 	/* nothing is left over of the entry tree */
-	if (!GinPageIsData(page))
+	if (!GinPageIsList(page) && !GinPageIsData(page))
 		return false;
-	if (audit->leaves == NULL || audit->leaves_of != number)
-	{
-		forget_leaves(vacuum);
+
+	/* once for all pages of a round, as there may be many */
+	if (audit->asked_of != number)
+		forget_reached(vacuum);
+	audit->asked_of = number;
+	if (GinPageIsList(page) && audit->pending == NULL)
+		audit->pending = audit_gin_pending(vacuum, number);
+	else if (!GinPageIsList(page) && audit->leaves == NULL)
 		audit->leaves = audit_gin_leaves(vacuum, number);
-		audit->leaves_of = number;
-	}
-	return (audit->leaves[blkno / 8] >> blkno % 8 & 1) == 0;
+	reached = GinPageIsList(page) ? audit->pending : audit->leaves;
+	return (reached[blkno / 8] >> blkno % 8 & 1) == 0;
 }
 
-/* forget_leaves -- the next round asks anew. */
+/* forget_reached -- the next index, or round, asks anew. */
 static void
-forget_leaves(TableVacuum *vacuum)
+forget_reached(TableVacuum *vacuum)
 {
 	struct AuditTids *audit = vacuum->audit_tids;
 
-	if (audit == NULL || audit->leaves == NULL)
-		return;
-	pfree(audit->leaves);
-	audit->leaves = NULL;
+	if (audit != NULL && audit->pending != NULL)
+		pfree(audit->pending);
+	if (audit != NULL && audit->leaves != NULL)
+		pfree(audit->leaves);
+	if (audit != NULL)
+		audit->pending = audit->leaves = NULL;
 }
 
 /* get_tids -- where this process puts the TIDs of a page, made when first needed. */
@@ -418,7 +424,8 @@ get_tids(TableVacuum *vacuum)
 		vacuum->audit_tids = MemoryContextAlloc(vacuum->audit_context,
 												sizeof(struct AuditTids));
 		vacuum->audit_tids->expects = false;
-		vacuum->audit_tids->leaves = NULL;
+		vacuum->audit_tids->pending = vacuum->audit_tids->leaves = NULL;
+		vacuum->audit_tids->asked_of = -1;
 	}
 	return vacuum->audit_tids;
 }
