@@ -319,18 +319,18 @@ is_there(const Leftover *leftover)
 	return list_member_oid(index_copies_of(leftover->table), leftover->copy);
 }
 
-/* drop -- drop the copy; false if the table can't be locked just now. */
+/* drop -- drop the copy, if it is still one; false if the table can't be locked just now. */
 static bool
 drop(const Leftover *leftover)
 {
-	char	   *name = get_rel_name(leftover->copy);
+	char	   *dropped;
 
-	if (!index_copy_drop(leftover->table, leftover->copy))
+	if (!index_copy_drop(leftover->table, leftover->copy, &dropped))
 		return false;
-	if (name != NULL)
+	if (dropped != NULL)
 		ereport(LOG,
 				(errmsg("dropping index \"%s\", an unfinished copy that a VACUUM (FULL INPLACE) has left",
-						name)));
+						dropped)));
 	return true;
 }
 

@@ -66,6 +66,7 @@
 #include "autovacuum/autovacuum.h"
 #include "autovacuum/table_log.h"
 #include "compat.h"
+#include "debug_point.h"
 #include "engine/audit.h"
 #include "file_cache.h"
 #include "index_build/concurrent_build.h"
@@ -390,13 +391,16 @@ index_copy_is_dead(Oid copy)
 
 /* index_copy_drop -- see index_copy.h. */
 bool
-index_copy_drop(Oid table, Oid copy)
+index_copy_drop(Oid table, Oid copy, char **dropped)
 {
 	bool		was_valid = index_copy_is_valid(copy);
 	ObjectAddress address;
 
 	Assert(ActiveSnapshotSet());
+	Assert(dropped != NULL);
 
+	*dropped = NULL;
+	DEBUG_POINT("copy-drop");
 	if (!others_lock_soon(table, was_valid ? AccessExclusiveLock : ShareUpdateExclusiveLock))
 		return false;
 	/* it may be gone, or be somebody's own by now */
@@ -404,6 +408,7 @@ index_copy_drop(Oid table, Oid copy)
 		return true;
 	if (!was_valid && !index_copy_is_dead(copy))
 		return false;
+	*dropped = get_rel_name(copy);
 	ObjectAddressSet(address, RelationRelationId, copy);
 	performDeletion(&address, DROP_RESTRICT,
 					PERFORM_DELETION_CONCURRENT_LOCK | PERFORM_DELETION_INTERNAL);

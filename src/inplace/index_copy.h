@@ -75,9 +75,10 @@ extern bool index_copy_is_valid(Oid copy);
  * Drop a copy that is dead, when all transactions have ended that had the table locked at
  * the commit; or one that has become valid.  Takes the lock on the table itself, which is
  * an AccessExclusiveLock in the latter case.  Returns false if it doesn't get that, or if
- * the copy is neither.
+ * the copy is neither.  *dropped is the name of what it has dropped; NULL if the copy was
+ * gone, or somebody's own.
  */
-extern bool index_copy_drop(Oid table, Oid copy);
+extern bool index_copy_drop(Oid table, Oid copy, char **dropped);
 
 /*
  * If a session waits for the table, drop a dead copy now, unless another one has the table

@@ -785,11 +785,13 @@ wait_for_users(Shrink *shrink, int patience_ms)
 static void
 drop_dead(Shrink *shrink, Oid copy, OthersEnd users)
 {
+	char	   *dropped;
+
 	Assert(!IsTransactionState());
 	transaction_begin(true);
-	if (users == OTHERS_GONE && index_copy_drop(shrink->table, copy))
-		 /* it is gone */ ;
-	else if (get_rel_name(copy) != NULL)
+	if (users == OTHERS_GONE && index_copy_drop(shrink->table, copy, &dropped))
+		 /* it is gone, or somebody's own */ ;
+	else if (list_member_oid(index_copies_of(shrink->table), copy))
 	{
 		bool		is_cleaned = copy_cleaner_start(shrink->table, copy);
 

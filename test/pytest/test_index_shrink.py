@@ -9,7 +9,7 @@ import pytest
 
 from conftest import TEMPLATE, every_other
 from cyclone_lab import checks
-from cyclone_lab.background import PATIENCE_SECONDS, Background, Parked, time_out_while_parked, wait_until
+from cyclone_lab.background import DEBUG_POINT_LOCK, PATIENCE_SECONDS, Background, Parked, time_out_while_parked, wait_until
 from cyclone_lab.shim import Disk
 from test_rewrite import relation_files, run_script
 
@@ -474,6 +474,34 @@ def test_a_leftover_that_others_make_use_of_stays(cluster, db, conn, table, no_c
     conn.execute(INPLACE)
     assert conn.execute("SELECT indisreplident FROM pg_index WHERE indexrelid = 't_pkey_cyclone'::regclass").fetchall() == [(True,)]
     conn.execute("ALTER TABLE t REPLICA IDENTITY DEFAULT; DROP TABLE refers")
+    conn.execute(INPLACE)
+    assert content(conn) == table
+    assert_sound(conn)
+
+
+@pytest.mark.once
+@pytest.mark.parametrize("meanwhile", ["DROP INDEX t_pkey_cyclone", "ALTER TABLE t REPLICA IDENTITY USING INDEX t_pkey_cyclone"])
+def test_a_worker_says_that_it_drops_a_leftover_only_if_it_does(cluster, db, conn, table, no_cleaner, meanwhile):
+    """In the moment before it has the table locked others drop the copy, or make use of it."""
+    with Parked(cluster, db, "shrink-build:leader", 1, INPLACE) as vacuum:
+        conn.execute("SELECT pg_terminate_backend(%s)", (vacuum.pid,))
+        vacuum.wait()
+    if meanwhile.startswith("ALTER"):
+        conn.execute("REINDEX TABLE t")
+    waits = "SELECT FROM pg_locks WHERE locktype = 'advisory' AND objid = %s AND NOT granted AND database = (SELECT oid FROM pg_database WHERE datname = %s)"
+    log_position = len(cluster.log)
+    with cluster.connect(db) as gate:
+        gate.execute("SELECT pg_advisory_lock(%s)", (DEBUG_POINT_LOCK,))
+        conn.execute(f"ALTER DATABASE {db} SET cyclone.debug_point = 'copy-drop:worker:wait'")
+        conn.execute("VACUUM t")
+        wait_until(lambda: conn.execute(waits, (DEBUG_POINT_LOCK, db)).fetchall(), "the worker before it locks the table")
+        conn.execute(meanwhile)
+    workers = "SELECT FROM pg_stat_activity WHERE backend_type = 'pg_cyclone cleaner' AND datname = %s"
+    wait_until(lambda: conn.execute(workers, (db,)).fetchall() == [], "its end")
+    assert 'dropping index "t_pkey_cyclone"' not in cluster.log[log_position:]
+    if meanwhile.startswith("ALTER"):
+        assert conn.execute(COPIES).fetchall() == [("t_pkey_cyclone",)]
+        conn.execute("ALTER TABLE t REPLICA IDENTITY USING INDEX t_pkey")
     conn.execute(INPLACE)
     assert content(conn) == table
     assert_sound(conn)
