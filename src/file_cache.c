@@ -779,6 +779,12 @@ open_segment(Segment *segment, const Stripe *stripe)
 
 	Assert(stripe->start % STRIPE_BLOCKS == 0);
 
+	/*
+	 * some of the calls to come may take long: no page is locked, nor an
+	 * LWLock held
+	 */
+	Assert(CritSectionCount == 0 && InterruptHoldoffCount == 0);
+
 	if (segment->fd >= 0 && segment->number == number &&
 		RelFileLocatorEquals(segment->file, stripe->file))
 		return true;

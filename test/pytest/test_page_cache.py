@@ -15,7 +15,7 @@ from typing import NamedTuple
 import pytest
 
 from conftest import CONFIG
-from cyclone_lab import checks
+from cyclone_lab import build, checks
 from cyclone_lab.background import Parked, wait_until
 from cyclone_lab.cluster import Cluster
 from cyclone_lab.postgres import REPO, hand_over
@@ -23,7 +23,7 @@ from cyclone_lab.shim import preloadable
 
 MB = 1 << 20
 CALLS = {"mincore": 1, "sync_file_range": 2, "posix_fadvise": 4, "mmap": 8}
-LAYOUT = struct.Struct("8i")
+LAYOUT = struct.Struct("9i")
 WAIT = 7  # SYNC_FILE_RANGE_WAIT_BEFORE, _WRITE and _WAIT_AFTER
 _libc = ctypes.CDLL(None, use_errno=True)
 _libc.mmap.restype = ctypes.c_void_p
@@ -44,6 +44,7 @@ class Control(NamedTuple):
     mapped: int = 0
     waited: int = 0
     hides: int = 0
+    locked: int = 0  # all of these that were made with a page locked, or an LWLock
 
 
 def seen(server) -> Control:
@@ -51,7 +52,10 @@ def seen(server) -> Control:
 
 
 def set_control(server, **fields: int) -> None:
+    """Set these, and forget what was counted, of which no call was made with a lock."""
+    locked = seen(server).locked
     server.calls[:] = LAYOUT.pack(*Control(**fields))
+    assert locked == 0
 
 
 def calls(server, call: str) -> int:
@@ -139,6 +143,7 @@ def cold(server):
         conn.execute("CREATE INDEX t_hash ON t USING hash (id) WITH (fillfactor = 10)")
         conn.execute("DELETE FROM t WHERE id % 3 = 0")
         yield conn, forget(server, conn, "t", "t_btree", "t_hash")
+        assert seen(server).locked == 0
 
 
 def forget(server, conn, *relations: str) -> dict[str, Path]:
@@ -148,7 +153,7 @@ def forget(server, conn, *relations: str) -> dict[str, Path]:
     for file in found.values():
         drop(file)
         assert file.stat().st_size > 4 * MB
-    server.calls[:] = bytes(LAYOUT.size)
+    set_control(server)
     return found
 
 
@@ -191,6 +196,33 @@ def test_what_was_not_there_is_gone(server, cold, effective_cache_size, workers)
     # what is still in the ring of each process is written later
     assert max(after.values()) < 0.3, after
     assert_vacuumed(conn)
+
+
+@pytest.mark.parametrize("statement", ["VACUUM (PARALLEL 2) t", "VACUUM (FULL, PARALLEL 2) t"])
+def test_what_the_server_is_told_to_write_back_is_so_without_a_lock(server, cold, statement):
+    """As are all of these calls, in all of these tests: pages of the ring, and new files, for backend_flush_after."""
+    conn, _ = cold
+    conn.execute("SET cyclone.preserve_page_cache = off; SET min_parallel_table_scan_size = 0; SET backend_flush_after = '64kB'")
+    conn.execute("ALTER SYSTEM SET fsync = on")  # or the server calls nothing
+    conn.execute("SELECT pg_reload_conf()")
+    try:
+        wait_until(lambda: conn.execute("SHOW fsync").fetchone() == ("on",), "the reload")
+        conn.execute(statement)
+    finally:
+        conn.execute("ALTER SYSTEM RESET fsync")
+        conn.execute("SELECT pg_reload_conf()")
+    assert seen(server).written > 0 and seen(server).asked == seen(server).locked == 0
+    assert_vacuumed(conn)
+
+
+@pytest.mark.once
+def test_a_call_with_a_lock_is_noticed(server, cold, prefix):
+    """As it would be if one of ours were made so."""
+    conn, _ = cold
+    build.install_test_module("test_hooks", prefix)
+    conn.execute("CREATE EXTENSION test_hooks; SELECT drop_with_lock('t'); DROP EXTENSION test_hooks")
+    assert (seen(server).dropped, seen(server).locked) == (1, 1)
+    server.calls[:] = bytes(LAYOUT.size)
 
 
 def test_a_file_system_with_a_cache_of_its_own(server, cold):
@@ -290,7 +322,7 @@ def test_gin(server, cold, workers):
     vacuum(conn, workers=workers)
     assert_worked(server)
     assert max(cached(files).values()) < 0.3, cached(files)
-    server.calls[:] = bytes(LAYOUT.size)
+    set_control(server)
     files["t_gin"].read_bytes()
     conn.execute("DELETE FROM t WHERE id % 30 = 2")
     vacuum(conn, workers=workers)
@@ -410,6 +442,7 @@ def sparse(server):
         conn.execute("INSERT INTO m SELECT i, repeat('x', 1500) FROM generate_series(1, 16000) i")
         conn.execute("DELETE FROM m WHERE id % 4 > 0")
         yield conn, forget(server, conn, "m")
+        assert seen(server).locked == 0
 
 
 @pytest.mark.parametrize("workers", [0, pytest.param(2, marks=pytest.mark.full)])

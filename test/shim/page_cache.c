@@ -10,6 +10,11 @@
  * doesn't fail returns when all is written, so that it doesn't depend on the disk what
  * is clean when.
  *
+ * Any of the calls may take long.  So it also counts those that a process makes while it
+ * has an LWLock, or a page locked (from 19 on that is no LWLock, but the server holds
+ * interrupts off, as it does in critical sections).  From 18 on the server's smgrwriteback
+ * holds interrupts off once by itself.
+ *
  * Portions Copyright (c) 2026, the pg_cyclone developers
  *
  *-------------------------------------------------------------------------
@@ -41,7 +46,12 @@ typedef struct Control
 	volatile	int32_t calls[NCALLS];	/* made so far */
 	volatile	int32_t waits;	/* those of sync_file_range that were to wait */
 	volatile	int32_t hides;	/* does mincore say that nothing is there? */
+	volatile	int32_t locked; /* calls with a lock */
 } Control;
+
+/* The server's; NULL in other programs, and the function in 19 */
+extern volatile uint32_t InterruptHoldoffCount __attribute__((weak));
+extern void ForEachLWLockHeldByMe(void (*callback) (void *, int, void *), void *context) __attribute__((weak));
 
 static Control none;
 static Control *control = &none;
@@ -61,11 +71,26 @@ map_control(void)
 		close(file);
 }
 
+/* note_lock -- the server's callback. */
+static void
+note_lock(void *lock, int mode, void *has_lock)
+{
+	*(int *) has_lock = 1;
+}
+
 /* fails -- count a call; does it fail? */
 static int
 fails(int call)
 {
+	int			has_lock = 0;
+
 	__sync_fetch_and_add(&control->calls[call], 1);
+	if (&InterruptHoldoffCount != NULL)
+		has_lock = InterruptHoldoffCount > (call == CALL_SYNC);
+	if (ForEachLWLockHeldByMe != NULL)
+		ForEachLWLockHeldByMe(note_lock, &has_lock);
+	if (has_lock)
+		__sync_fetch_and_add(&control->locked, 1);
 	return (control->failing & 1 << call) != 0;
 }
 

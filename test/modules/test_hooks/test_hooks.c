@@ -6,8 +6,8 @@
  * A hook that tells of each VACUUM statement that it sees (test_hooks.watch),
  * and runs it by itself (test_hooks.run), as libraries do that distribute
  * tables; a table access method whose routines are a copy of heap's, as
- * made by libraries that change a few of them; names of wait events; and
- * callbacks for the end of a process.
+ * made by libraries that change a few of them; names of wait events;
+ * callbacks for the end of a process; and a system call with a page locked.
  *
  * Portions Copyright (c) 2026, the pg_cyclone developers
  *
@@ -15,13 +15,18 @@
  */
 #include "postgres.h"
 
+#include <fcntl.h>
+
 #include "access/heapam.h"
+#include "access/relation.h"
 #include "access/tableam.h"
 #include "commands/defrem.h"
 #include "commands/vacuum.h"
 #include "fmgr.h"
 #include "nodes/parsenodes.h"
 #include "parser/parse_node.h"
+#include "storage/bufmgr.h"
+#include "storage/fd.h"
 #include "storage/ipc.h"
 #include "tcop/utility.h"
 #include "utils/builtins.h"
@@ -34,6 +39,7 @@ PG_FUNCTION_INFO_V1(heap_copy_handler);
 PG_FUNCTION_INFO_V1(heap_address);
 PG_FUNCTION_INFO_V1(name_wait_event);
 PG_FUNCTION_INFO_V1(use_exit_callbacks);
+PG_FUNCTION_INFO_V1(drop_with_lock);
 
 void		_PG_init(void);
 
@@ -133,4 +139,20 @@ use_exit_callbacks(PG_FUNCTION_ARGS)
 static void
 do_nothing(int code, Datum arg)
 {
+}
+
+/* drop_with_lock -- drop a file from the page cache, with the first page of a relation locked. */
+Datum
+drop_with_lock(PG_FUNCTION_ARGS)
+{
+	Relation	rel = relation_open(PG_GETARG_OID(0), AccessShareLock);
+	Buffer		buffer = ReadBuffer(rel, 0);
+	int			fd = BasicOpenFile("PG_VERSION", O_RDONLY | PG_BINARY);
+
+	LockBuffer(buffer, BUFFER_LOCK_SHARE);
+	(void) posix_fadvise(fd, 0, 0, POSIX_FADV_DONTNEED);
+	UnlockReleaseBuffer(buffer);
+	close(fd);
+	relation_close(rel, AccessShareLock);
+	PG_RETURN_VOID();
 }
