@@ -62,6 +62,7 @@
 #include "debug_point.h"
 #include "machine.h"
 #include "neighbours/neighbours.h"
+#include "own_wait_event.h"
 
 /* Older figures say nothing of now. */
 #define NS_RECENT			NS_PER_S
@@ -165,6 +166,7 @@ neighbours_prepare(void)
 void
 neighbours_begin(void)
 {
+	static uint32 event = 0;
 	NeighboursTimes times;
 
 	Assert(processes != NULL);
@@ -173,7 +175,7 @@ neighbours_begin(void)
 	/* not for longer, even if this process itself finds no core for a second */
 	for (int i = 1; i < NEIGHBOURS_LOOKS && seen.looks < NEIGHBOURS_LOOKS; i++)
 	{
-		pg_usleep(MS_BETWEEN_FIRST_LOOKS * 1000L);
+		own_wait_sleep(own_wait_event(&event, "CycloneFirstLooks"), MS_BETWEEN_FIRST_LOOKS);
 		look(now_ns(), false, &times);
 	}
 }

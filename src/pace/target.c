@@ -15,8 +15,7 @@
  * leader for a moment may still use the target that was left, and tick.  The place that was
  * left longest ago is used first, and none is made another target during a tick.
  *
- * The process that ticks (budget.c) has the controller take a step.  Leaders join and
- * leave under a lock.
+ * A tick (budget.c) has the controller take a step.  Leaders join and leave under a lock.
  *
  * Portions Copyright (c) 2026, the pg_cyclone developers
  *
@@ -30,6 +29,7 @@
 #include "storage/lwlock.h"
 #include "storage/shmem.h"
 
+#include "own_wait_event.h"
 #include "pace/pace_private.h"
 
 #define TRANCHE				"pg_cyclone latency targets"
@@ -263,7 +263,7 @@ wait_for_tick(LatencyTarget *target)
 {
 	Assert(LWLockHeldByMeInMode(lock, LW_EXCLUSIVE));
 	for (int i = 0; i < 1000 && !budget_claim_tick(&target->time); i++)
-		pg_usleep(1000);
+		own_wait_sleep(WAIT_EVENT_VACUUM_DELAY, 1);
 }
 
 /* skip_what_was -- begin to measure from now on. */

@@ -331,7 +331,7 @@ wait_for_arrivals(void)
 	while (worker_is_starting() && GetCurrentTimestamp() < end)
 	{
 		/* the latch may stay set, by an interrupt that is served later */
-		pg_usleep(1000L);
+		own_wait_sleep(WAIT_EVENT_BGWORKER_STARTUP, 1);
 	}
 }
 

@@ -86,6 +86,10 @@ s_lock(volatile slock_t *of, const char *file, int line, const char *function)
 	return 0;
 }
 
+/* where the server says what a process waits for */
+static uint32 wait_event = 0;
+uint32	   *my_wait_event_info = &wait_event;
+
 /* pg_usleep -- who waits for the tick waits until it ends. */
 void
 pg_usleep(long microseconds)
