@@ -4,7 +4,7 @@
  *	  What a process does before it ends, in one of the server's places for that.
  *
  * The server has room for 20 callbacks in a process, of its own, which may be 10, and of all
- * libraries.  If there is no room for another one the session ends (FATAL).  We have up to six
+ * libraries.  If there is no room for another one the session ends (FATAL).  We have up to eight
  * routines in a process, and take one place: the callback calls the last routine, and before
  * that takes again the place that the server has just freed for it, if there are others.  So
  * the server calls each of them, also if one fails.  All are called before the process's
@@ -21,6 +21,7 @@
 #include "storage/ipc.h"
 
 #include "at_exit.h"
+#include "debug_point.h"
 
 #define MAX_ROUTINES	12
 
@@ -41,7 +42,10 @@ at_exit(void (*routine) (void))
 
 	Assert(nroutines < MAX_ROUTINES);
 	if (nroutines == 0)
+	{
+		DEBUG_POINT("at-exit");
 		before_shmem_exit(call_last, (Datum) 0);
+	}
 	routines[nroutines++] = routine;
 }
 

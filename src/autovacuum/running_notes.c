@@ -260,7 +260,6 @@ static void
 end_at_exit(void)
 {
 	running_notes_end();
-	(void) table_log_end_trial(false);
 }
 
 /*

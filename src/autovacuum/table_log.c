@@ -38,6 +38,7 @@
 #include "utils/hsearch.h"
 #include "utils/tuplestore.h"
 
+#include "at_exit.h"
 #include "autovacuum/table_log.h"
 #include "compat.h"
 #include "declared_rows.h"
@@ -92,6 +93,7 @@ typedef struct AllTables
 
 static AllTables *all = NULL;
 
+static void end_trial_at_exit(void);
 static TableEntry *enter(const TableKey *key);
 static void forget_oldest(void);
 static void note_end(TableEntry *entry, const AutovacuumResult *result);
@@ -378,8 +380,18 @@ table_log_all_are_left(void)
 
 	if ((TimestampTz) pg_atomic_read_u64(&all->left_until) > GetCurrentTimestamp())
 		return true;
-	return pg_atomic_read_u32(&all->on_trial) != 0 &&
-		!pg_atomic_compare_exchange_u32(&all->tried_by, &nobody, MyProcPid);
+	if (pg_atomic_read_u32(&all->on_trial) == 0)
+		return false;
+	/* first, as the process may end here: then it would have a trial for ever */
+	at_exit(end_trial_at_exit);
+	return !pg_atomic_compare_exchange_u32(&all->tried_by, &nobody, MyProcPid);
+}
+
+/* end_trial_at_exit -- the process ends in a trial. */
+static void
+end_trial_at_exit(void)
+{
+	(void) table_log_end_trial(false);
 }
 
 /* table_log_all_may_be_left -- are they, or may only one at a time be tried?  Begins no trial. */

@@ -50,7 +50,7 @@ extern bool index_found_empty_pages(TableVacuum *vacuum);
 extern void index_delete_pages(TableVacuum *vacuum, bool wait);
 extern void index_finish_page_deletion(TableVacuum *vacuum);
 extern bool index_finish_round(TableVacuum *vacuum, bool cleanup);
-extern void index_abort_round(int code, Datum vacuum);
+extern void index_abort_round(TableVacuum *vacuum);
 extern IndexBulkDeleteResult *index_stats(TableVacuum *vacuum, int index);
 
 /*

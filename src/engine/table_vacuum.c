@@ -49,12 +49,12 @@
 #include "postmaster/autovacuum.h"
 #include "storage/bufmgr.h"
 #include "storage/freespace.h"
-#include "storage/ipc.h"
 #include "storage/lmgr.h"
 #include "storage/proc.h"
 #include "storage/smgr.h"
 #include "utils/lsyscache.h"
 
+#include "at_exit.h"
 #include "compat.h"
 #include "debug_point.h"
 #include "engine/audit.h"
@@ -72,6 +72,9 @@
 /* A table of no more pages is tiny. */
 #define FEW_PAGES				32
 
+/* The VACUUM that is in a round over the indexes, or NULL */
+static TableVacuum *round_of = NULL;
+
 static void open_table(VacuumJob *job, Relation rel, const VacuumParams *params,
 					   BufferAccessStrategy strategy);
 static void count_index_pages(VacuumJob *job);
@@ -81,6 +84,7 @@ static void scan_and_vacuum(VacuumJob *job);
 static bool grow_store(VacuumJob *job);
 static void vacuum_indexes_and_heap(VacuumJob *job);
 static void run_index_round(VacuumJob *job, bool cleanup, double reltuples, bool estimated);
+static void abort_round(void);
 static void count_dead_tids(VacuumJob *job);
 static bool bypass_is_worthwhile(VacuumJob *job);
 static void clean_up_indexes(VacuumJob *job);
@@ -433,6 +437,9 @@ vacuum_indexes_and_heap(VacuumJob *job)
  * run_index_round
  *		Pass over all indexes, in as many phases as that takes; after an error
  *		none is registered as being vacuumed.
+ *
+ * No PG_ENSURE_ERROR_CLEANUP: that fails where a library has something done at exit that
+ * is loaded meanwhile, for a function of an index.
  */
 static void
 run_index_round(VacuumJob *job, bool cleanup, double reltuples, bool estimated)
@@ -445,17 +452,35 @@ run_index_round(VacuumJob *job, bool cleanup, double reltuples, bool estimated)
 	if (outside && !cleanup)
 		table_run_phase_alone(job, phase);
 
-	PG_ENSURE_ERROR_CLEANUP(index_abort_round, PointerGetDatum(vacuum));
+	Assert(round_of == NULL);
+	at_exit(abort_round);
+	round_of = vacuum;
+	PG_TRY();
 	{
 		index_begin_round(vacuum, team_launched_workers(job->team) + 1);
 		do
 			table_run_phase(job, phase);
 		while (index_next_batch(vacuum));
 	}
-	PG_END_ENSURE_ERROR_CLEANUP(index_abort_round, PointerGetDatum(vacuum));
+	PG_CATCH();
+	{
+		abort_round();
+		PG_RE_THROW();
+	}
+	PG_END_TRY();
+	round_of = NULL;
 
 	if (outside && cleanup)
 		table_run_phase_alone(job, phase);
+}
+
+/* abort_round -- after an error, or at exit: no index is being vacuumed any more. */
+static void
+abort_round(void)
+{
+	if (round_of != NULL)
+		index_abort_round(round_of);
+	round_of = NULL;
 }
 
 /*

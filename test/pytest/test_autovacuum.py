@@ -823,6 +823,23 @@ def test_the_breaker_of_all_tables_backs_off(own):
     checks.assert_clean(auto.conn, *names)
 
 
+@pytest.mark.once
+def test_a_trial_that_ends_before_it_has_begun_is_not_the_last(own):
+    """As other libraries have used up the places for what a process does at its end. Here that is an error, and not the process's end."""
+    auto = own(**{"cyclone.autovacuum_retry_after": 600})
+    auto.make_table("t", parallel_workers=0)
+    write_note_of_all(auto, 1, crashed_days_ago=0.1, until_days_ago=0.01)
+    make_dead_again(auto, "t")
+    auto.set(cyclone__debug_point="at-exit:leader:error")
+    auto.let("t")
+    wait_until(lambda: 'debug point "at-exit" reached' in auto.log, "the error")
+    auto.let("t", enabled="off")
+    auto.unset("cyclone__debug_point")
+    auto.nobody()
+    assert auto.vacuum("t")["failures"] == 0
+    checks.assert_clean(auto.conn, "t")
+
+
 def test_a_reset_while_a_trial_ends_is_not_undone(own):
     """The note that it went well would have the next crash count at once."""
     auto = own(**{"cyclone.autovacuum_retry_after": 600})

@@ -395,7 +395,7 @@ def test_other_libraries_may_use_up_the_names_of_wait_events(new_cluster, module
 
 
 def test_other_libraries_may_use_up_the_callbacks_at_exit(new_cluster, module):
-    """A process has 20 places for them. Two that are left are enough: one for the engine, and one for a VACUUM of indexes, as in PostgreSQL."""
+    """A process has 20 places for them. One that is left is enough, as for PostgreSQL's VACUUM of indexes; FULL INPLACE calls that, too."""
     cluster = new_cluster(shared_preload_libraries="test_hooks,pg_cyclone")
     with cluster.connect(TEMPLATE) as conn:
         conn.execute("CREATE EXTENSION test_hooks")
@@ -412,12 +412,37 @@ def test_other_libraries_may_use_up_the_callbacks_at_exit(new_cluster, module):
     free = next(number for number in range(20, 0, -1) if survives(number))
     log_position = len(cluster.log)
     with cluster.connect(TEMPLATE) as conn:
-        conn.execute("SELECT use_exit_callbacks(%s)", [free - 2])
+        conn.execute("SELECT use_exit_callbacks(%s)", [free - 1])
         conn.execute("SET cyclone.debug_workers = 2")
         conn.execute("VACUUM (PARALLEL 2) t")
         assert_vacuumed(conn)
         conn.execute("DELETE FROM t WHERE id < 4000")
-        conn.execute("VACUUM (FULL INPLACE, PARALLEL 2) t")
         conn.execute("VACUUM (FULL, PARALLEL 2) t")
         checks.assert_clean(conn, "t")
+        conn.execute("DELETE FROM t WHERE id < 4500")
+    with cluster.connect(TEMPLATE) as conn:
+        conn.execute("SELECT use_exit_callbacks(%s)", [free - 2])
+        conn.execute("SET cyclone.debug_workers = 2")
+        conn.execute("VACUUM (FULL INPLACE, PARALLEL 2) t")
+        checks.assert_clean(conn, "t")
     assert "FATAL" not in cluster.log[log_position:]
+
+
+@pytest.mark.once
+def test_other_libraries_may_add_a_callback_at_exit_among_the_indexes(new_cluster, module):
+    """As one might that is loaded for a function of an index."""
+    cluster = new_cluster(shared_preload_libraries="test_hooks,pg_cyclone")
+    with cluster.connect(TEMPLATE) as conn:
+        conn.execute("CREATE EXTENSION test_hooks")
+        make_table(conn)
+        conn.execute(
+            "CREATE FUNCTION loads(int) RETURNS int LANGUAGE plpgsql IMMUTABLE AS $$BEGIN"
+            " IF current_setting('loads.now', true) = 'yes' THEN PERFORM set_config('loads.now', 'no', false), public.use_exit_callbacks(1);"
+            " RAISE NOTICE 'loaded'; END IF; RETURN $1; END$$"
+        )
+        conn.execute("CREATE INDEX ON t USING brin (loads(id)) WITH (pages_per_range = 1)")
+        conn.execute("INSERT INTO t (id) SELECT generate_series(100001, 101000)")
+        conn.execute("SET loads.now = 'yes'")
+        assert said(conn, "VACUUM (PARALLEL 0) t").count("loaded") == 1
+        assert checks.table_state(conn, "t")["dead_items"] == 0
+        checks.assert_clean(conn, "t")

@@ -421,10 +421,8 @@ index_finish_round(TableVacuum *vacuum, bool cleanup)
  * come, so an entry that they miss does no harm.
  */
 void
-index_abort_round(int code, Datum arg)
+index_abort_round(TableVacuum *vacuum)
 {
-	TableVacuum *vacuum = (TableVacuum *) DatumGetPointer(arg);
-
 	for (int i = 0; i < vacuum->nindexes; i++)
 		end_index(vacuum, i);
 }
