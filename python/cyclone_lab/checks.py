@@ -152,7 +152,8 @@ def dangling_index_entries(conn: psycopg.Connection, heap: str, *, between_passe
     """Return the entries of the heap's btree, hash, GiST, SP-GiST and GIN indexes that lead to no root of a row version: to a
     line pointer that is unused, dead or heap-only, or beyond the end of the heap.
 
-    With `between_passes`, as after a VACUUM that was interrupted, they may lead to dead ones.
+    With `between_passes`, as after a VACUUM that was interrupted, they may lead to dead ones. What a crash has left of a GIN index,
+    so that nothing leads there, is passed over, as by VACUUM.
     """
     indexes = [(index, method) for method in tids.METHODS for index in _indexes(conn, heap, method)]
     if not indexes:
@@ -161,8 +162,16 @@ def dangling_index_entries(conn: psycopg.Connection, heap: str, *, between_passe
     return [
         f"index {index}, block {block}, item {item} dangles: {tid}"
         for index, method in indexes
-        for block, item, tid in tids.entries(conn, index, method, roots)
+        for block, item, tid in _reached(conn, index, method, list(tids.entries(conn, index, method, roots)))
     ]
+
+
+def _reached(conn: psycopg.Connection, index: str, method: str, entries: list[tuple[int, int, str]]) -> list[tuple[int, int, str]]:
+    """Return those of an index's entries to which its keys lead. Those of a GIN posting tree have no item."""
+    if method != "gin" or all(item for _, item, _ in entries):
+        return entries
+    leaves = gin.leaves_of_trees(gin.read_pages(conn, index))
+    return [entry for entry in entries if entry[1] or entry[0] in leaves]
 
 
 def free_space_errors(conn: psycopg.Connection, heap: str) -> list[str]:

@@ -12,6 +12,7 @@ NO_BLOCK = 0xFFFFFFFF
 HEADER_SIZE, OFFSET_BITS = 24, 11
 POSTING_TREE_PAGE_START = HEADER_SIZE + 8  # after the page's right bound
 _TID = struct.Struct("<HHH")
+_BLOCK = struct.Struct("<HH")
 _LIST = struct.Struct("<HHHH")  # the first TID, and how many bytes follow
 
 
@@ -64,12 +65,19 @@ def entries(pages: list[Page | None]) -> Iterator[Entry]:
 
 
 def places_by_item(pages: list[Page | None]) -> Iterator[tuple[int, int, list[int]]]:
-    """Yield the block and the number of each item with TIDs, and these as numbers: block << OFFSET_BITS | offset."""
+    """Yield the block and the number of each item with TIDs, and these as numbers: block << OFFSET_BITS | offset.
+
+    But none of a posting tree to which no key leads: an insertion leaves it that fails, as in a crash, when it has made the tree, but not
+    yet the entry. No scan and no VACUUM ever comes there.
+    """
+    reached = leaves_of_trees(pages)
     for block, page in enumerate(pages):
         if page is None or page.flags & (DELETED | META | LIST) or not page.flags & LEAF:
             continue
         if page.flags & DATA:
             data = page.items[0]
+            if block not in reached:
+                continue
             yield block, 0, _decode(data, POSTING_TREE_PAGE_START - HEADER_SIZE, len(data))
             continue
         for number, item in enumerate(page.items, 1):
@@ -79,6 +87,26 @@ def places_by_item(pages: list[Page | None]) -> Iterator[tuple[int, int, list[in
                 places = _decode(item, start, start + 8 + _LIST.unpack_from(item, start)[3])
                 assert len(places) == length, (block, number, places, length)
                 yield block, number, places
+
+
+def leaves_of_trees(pages: list[Page | None]) -> set[int]:
+    """Return the leaves of all posting trees that keys lead to: down by the first child, and then to the right."""
+    leaves: set[int] = set()
+    for page in pages:
+        if page is None or page.flags & (DATA | DELETED | META | LIST) or not page.flags & LEAF:
+            continue
+        for item in page.items:
+            high, low, length = _TID.unpack_from(item)
+            if length != POSTING_TREE:
+                continue
+            block = high << 16 | low
+            while not pages[block].flags & LEAF:
+                high, low = _BLOCK.unpack_from(pages[block].items[0], POSTING_TREE_PAGE_START - HEADER_SIZE)
+                block = high << 16 | low
+            while block != NO_BLOCK and block not in leaves:
+                leaves.add(block)
+                block = pages[block].right
+    return leaves
 
 
 def _decode(data: bytes, place: int, end: int) -> list[int]:

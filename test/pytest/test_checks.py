@@ -88,6 +88,8 @@ def test_deleted_pages_of_a_gin_posting_tree_are_passed_by(conn):
     """
     assert conn.execute(flags).fetchone()[0] > 0
     checks.assert_clean(conn, "t")
+    # of all the others there is none to which nothing leads
+    assert len(list(gin.entries(gin.read_pages(conn, "t_a")))) == 39999
 
 
 def test_a_row_missing_from_its_index_is_found(conn, table):
