@@ -880,7 +880,7 @@ COMMENT ON COLUMN compaction_policies.pattern IS 'Pattern as in a shell: with a 
 COMMENT ON COLUMN compaction_policies.enabled IS 'False: never compact it';
 COMMENT ON COLUMN compaction_policies.min_size IS 'Instead of cyclone.compaction_min_size, in bytes';
 COMMENT ON COLUMN compaction_policies.threshold IS 'Instead of cyclone.compaction_threshold, in percent';
-COMMENT ON COLUMN compaction_policies.cooldown IS 'Instead of cyclone.compaction_cooldown';
+COMMENT ON COLUMN compaction_policies.cooldown IS 'Instead of cyclone.compaction_cooldown; less than a minute is a minute';
 COMMENT ON COLUMN compaction_policies.hours IS 'Instead of cyclone.compaction_window';
 COMMENT ON COLUMN compaction_policies.latency_target IS 'Instead of cyclone.compaction_latency_target';
 

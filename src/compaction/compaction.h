@@ -54,6 +54,9 @@ typedef struct CompactionShared
 
 extern CompactionShared *compaction_shared;
 
+/* For no shorter time is a table left alone after a run; seconds */
+#define COMPACTION_LEAST_COOLDOWN	60
+
 /* settings, see compaction_settings.c */
 extern bool cyclone_compaction;
 extern int	cyclone_compaction_cooldown;	/* s */

@@ -93,7 +93,7 @@ define_numbers(void)
 							"Twice as long each time that it was in vain.",
 							&cyclone_compaction_cooldown,
 							SECS_PER_DAY,
-							60, INT_MAX,
+							COMPACTION_LEAST_COOLDOWN, INT_MAX,
 							PGC_SIGHUP,
 							GUC_UNIT_S,
 							NULL, NULL, NULL);

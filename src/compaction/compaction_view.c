@@ -300,8 +300,13 @@ read_policy(HeapTupleHeader row, Policy *policy)
 
 		policy->cooldown = (double) interval->time / USECS_PER_SEC +
 			((double) interval->day + 30.0 * interval->month) * SECS_PER_DAY;
-		/* it may be infinite; a row that isn't the table's may have any */
-		policy->cooldown = Min(Max(policy->cooldown, 0), LONGEST_COOLDOWN);
+
+		/*
+		 * It may be infinite, and a row that isn't the table's may have any.
+		 * Without any a table of which nothing is won would be compacted
+		 * again and again: none doubles to none.
+		 */
+		policy->cooldown = Min(Max(policy->cooldown, COMPACTION_LEAST_COOLDOWN), LONGEST_COOLDOWN);
 	}
 	text = text_of(row, "hours");
 	policy->hours = text != NULL ? text : cyclone_compaction_window;

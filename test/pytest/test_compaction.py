@@ -1017,7 +1017,7 @@ def test_rows_that_no_constraint_has_seen(server):
             state = f"jsonb_populate_record(NULL::cyclone.compaction_state, '{{\"ended_at\": \"{sign}infinity\", \"outcome\": \"done\"}}')"
             verdict = f"cyclone.compaction_verdict('t'::regclass, 1e9::bigint, 1, 1, {policy_row}, {state})"
             [(cooldown,)] = conn.execute(f"SELECT date_part('epoch', cooldown) FROM {verdict}").fetchall()
-            assert cooldown == (0 if sign else 100 * 365 * 86400)
+            assert cooldown == (60 if sign else 100 * 365 * 86400)
 
 
 @pytest.mark.once
@@ -1100,6 +1100,59 @@ def test_publication_of_all_tables(server):
         policy(conn, "threshold => 25")
         server.on()
         server.wait_for(last_outcome="done")
+
+
+@pytest.mark.once
+def test_subscriber_of_all_tables(new_cluster):
+    """With the extension it gets the rows of compaction's tables, too, and replication goes on, also where compaction cleans up there."""
+    server = Server(new_cluster(wal_level="logical", **SETTINGS, **{"cyclone.compaction_databases": "publisher"}))
+    server.db = "publisher"
+    for name in ("publisher", "subscriber"):
+        server.cluster.sql(f"CREATE DATABASE {name} TEMPLATE {TEMPLATE}")
+    policies = "SELECT relation::text, threshold FROM cyclone.compaction_policies"
+    states = "SELECT relid, outcome, won, runs FROM cyclone.compaction_state WHERE outcome = 'done'"
+    with server.connect() as publisher, server.cluster.connect("subscriber") as subscriber:
+        make(publisher)
+        policy(publisher, "threshold => 20")
+        subscriber.execute("CREATE TABLE t (id int PRIMARY KEY, note text)")
+        publisher.execute("CREATE PUBLICATION everything FOR ALL TABLES")
+        publisher.execute("SELECT pg_create_logical_replication_slot('s', 'pgoutput')")
+        subscriber.execute(
+            f"CREATE SUBSCRIPTION s CONNECTION 'host={server.cluster.socket_dir} dbname=publisher user=postgres'"
+            " PUBLICATION everything WITH (create_slot = false, slot_name = s)"
+        )
+
+        def arrives(query: str) -> None:
+            wait_until(lambda: subscriber.execute(query).fetchall() == publisher.execute(query).fetchall() != [], query)
+
+        arrives(policies)
+        server.on()
+        server.wait_for(last_outcome="done")
+        policy(publisher, "threshold => 25")
+        for query in (policies, states, "SELECT * FROM t ORDER BY id"):
+            arrives(query)
+        # of tables that the subscriber doesn't have
+        server.set(**{"cyclone.compaction_databases": "*"})
+        unknown = "SELECT FROM cyclone.compaction_state WHERE relid NOT IN (SELECT oid FROM pg_class)"
+        wait_until(lambda: subscriber.execute(unknown).fetchall() == [], "compaction's clearing up")
+        policy(publisher, "threshold => 30")
+        publisher.execute("INSERT INTO t VALUES (0, 'new')")
+        for query in (policies, "SELECT * FROM t ORDER BY id"):
+            arrives(query)
+        subscriber.execute("DROP SUBSCRIPTION s")
+        checks.assert_clean(subscriber, "t")
+    server.off()
+    assert "ERROR" not in server.cluster.log
+
+
+@pytest.mark.once
+def test_policy_without_cooldown(server):
+    """Or a table of which nothing is won would be compacted again and again: none doubles to none."""
+    with server.connect() as conn:
+        policy(conn, "min_size => 0, cooldown => '0'")
+        server.on()
+        row = server.wait_for(last_outcome="done")
+    assert (row["reason"], row["cooldown"].total_seconds()) == ("cooldown", 60)
 
 
 @pytest.mark.once
