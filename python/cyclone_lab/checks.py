@@ -7,7 +7,7 @@ TOAST table, or at every partition of a partitioned one; they need a database wi
 import psycopg
 from psycopg.rows import dict_row
 
-from cyclone_lab import tids
+from cyclone_lab import gin, tids
 
 EXTENSIONS = ("amcheck", "pageinspect", "pg_freespacemap", "pg_visibility", "pgstattuple")
 

@@ -88,11 +88,7 @@ pace_in_server_code(void)
 		pace_look_around(now);
 		pace_tick_if_due(now);
 		until = process_pay(now);
-
-		/*
-		 * no latch wakes it in there: the rest is paid later; asleep it isn't
-		 * awake
-		 */
+		/* no latch wakes it in there: the rest is paid later */
 		until = Min(until, now + NS_A_TICK);
 		have_server_sleep(0, ONCE);
 		if (until < now + LEAST_NAP_NS)
