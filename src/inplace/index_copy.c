@@ -420,6 +420,7 @@ bool
 index_copy_drop_for_waiter(Oid table, Oid copy)
 {
 	LOCKTAG		tag;
+	char	   *dropped;
 
 	Assert(ActiveSnapshotSet());
 	Assert(CheckRelationOidLockedByMe(table, ShareUpdateExclusiveLock, true));
@@ -427,7 +428,7 @@ index_copy_drop_for_waiter(Oid table, Oid copy)
 	SET_LOCKTAG_RELATION(tag, MyDatabaseId, table);
 	return LockHasWaiters(&tag, ShareUpdateExclusiveLock, true) &&
 		others_with_lock(table, AccessExclusiveLock)->count == 0 &&
-		!index_copy_is_valid(copy) && index_copy_drop(table, copy);
+		!index_copy_is_valid(copy) && index_copy_drop(table, copy, &dropped);
 }
 
 /* index_copy_is_valid -- see index_copy.h. */
