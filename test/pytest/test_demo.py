@@ -51,7 +51,7 @@ def demo(monkeypatch):
 @pytest.mark.parametrize("without_disk", ["", pytest.param("not allowed", marks=pytest.mark.full)])
 def test_runs_through(prefix, tmp_path, without_disk):
     picture = tmp_path / "folder" / "demo.png"
-    arguments = ["--rows=20000", "--workers=1", "--rounds=1", "--seconds=0.5", "--loads=1", "--load=3", "--rest=1", "--seen=500", f"--picture={picture}"]
+    arguments = ["--rows=20000", "--workers=1", "--rounds=1", "--seconds=0.5", "--loads=1", "--load=4", "--rest=1", "--seen=500", f"--picture={picture}"]
     path = ":".join(str(REPO / folder) for folder in ("python", "bench", "scripts"))
     result = subprocess.run([sys.executable, "-c", PROGRAM, prefix, without_disk, *arguments], text=True, capture_output=True,
                             env={**os.environ, "PYTHONPATH": path})  # fmt: skip
