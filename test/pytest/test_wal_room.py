@@ -70,8 +70,8 @@ def test_a_checkpoint_makes_no_room_for_wal(unretained, options, end):
     """Others have filled the disk: then VACUUM stands still, as where WAL is retained, and VACUUM FULL ends."""
     cluster, conn = unretained
     before = make_table(conn)
-    with files(conn, **{"cyclone.min_free_disk": "10MB"}):
-        vacuum = Background(cluster, "postgres", f"VACUUM ({options}) t", {**SETTINGS, "cyclone.debug_free_disk_mb": 20})
+    with files(conn, **{"cyclone.min_free_disk": "4MB"}):
+        vacuum = Background(cluster, "postgres", f"VACUUM ({options}) t", {**SETTINGS, "cyclone.debug_free_disk_mb": 8})  # with a file that the server has made for later, less than two
         if end != "error":
             wait_until(lambda: (pace_of(conn, vacuum.pid) or {}).get("held_by") == "full disk", "no room")
             assert vacuum.running and pinned(conn) == []
@@ -93,6 +93,7 @@ def test_moving_rows_ends_where_a_checkpoint_makes_no_room(unretained):
     """With what it has achieved, and a warning; what is left of its work is done."""
     cluster, conn = unretained
     before = make_table(conn)
+    write_segments(conn, 1)  # near the end of a file the server makes the next one, which is room
     with files(conn, **{"cyclone.min_free_disk": "0"}):
         settings = {**SETTINGS, "cyclone.debug_batch_ms": 1, "cyclone.debug_free_disk_mb": 20}
         with Parked(cluster, "postgres", "inplace-pause:any", 1, "VACUUM (FULL INPLACE) t", settings) as vacuum:
