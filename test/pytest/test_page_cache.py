@@ -198,16 +198,18 @@ def test_what_was_not_there_is_gone(server, cold, effective_cache_size, workers)
     assert_vacuumed(conn)
 
 
-@pytest.mark.parametrize("statement", ["VACUUM (PARALLEL 2) t", "VACUUM (FULL, PARALLEL 2) t"])
-def test_what_the_server_is_told_to_write_back_is_so_without_a_lock(server, cold, statement):
-    """As are all of these calls, in all of these tests: pages of the ring, and new files, for backend_flush_after."""
+def test_what_the_server_is_told_to_write_back_is_so_without_a_lock(server, cold):
+    """As are all of these calls, in all of these tests: pages of the ring, for backend_flush_after.
+
+    Not those of VACUUM FULL: where the server's own code finds a free buffer by writing another page, it may have a page locked.
+    """
     conn, _ = cold
     conn.execute("SET cyclone.preserve_page_cache = off; SET min_parallel_table_scan_size = 0; SET backend_flush_after = '64kB'")
     conn.execute("ALTER SYSTEM SET fsync = on")  # or the server calls nothing
     conn.execute("SELECT pg_reload_conf()")
     try:
         wait_until(lambda: conn.execute("SHOW fsync").fetchone() == ("on",), "the reload")
-        conn.execute(statement)
+        conn.execute("VACUUM (PARALLEL 2) t")
     finally:
         conn.execute("ALTER SYSTEM RESET fsync")
         conn.execute("SELECT pg_reload_conf()")

@@ -67,11 +67,14 @@ def test_a_checkpoint_makes_room_for_wal(unretained, options):
 @pytest.mark.once
 @pytest.mark.parametrize("options, end", [("PARALLEL 2, FREEZE", "reload"), ("PARALLEL 2, FREEZE", "cancel"), ("FULL, PARALLEL 0", "error")])
 def test_a_checkpoint_makes_no_room_for_wal(unretained, options, end):
-    """Others have filled the disk: then VACUUM stands still, as where WAL is retained, and VACUUM FULL ends."""
+    """Others have filled the disk: then VACUUM stands still, as where WAL is retained, and VACUUM FULL ends.
+
+    Even with a file that the server has made for later there is room for less than two.
+    """
     cluster, conn = unretained
     before = make_table(conn)
     with files(conn, **{"cyclone.min_free_disk": "4MB"}):
-        vacuum = Background(cluster, "postgres", f"VACUUM ({options}) t", {**SETTINGS, "cyclone.debug_free_disk_mb": 8})  # with a file that the server has made for later, less than two
+        vacuum = Background(cluster, "postgres", f"VACUUM ({options}) t", {**SETTINGS, "cyclone.debug_free_disk_mb": 8})
         if end != "error":
             wait_until(lambda: (pace_of(conn, vacuum.pid) or {}).get("held_by") == "full disk", "no room")
             assert vacuum.running and pinned(conn) == []
