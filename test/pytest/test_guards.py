@@ -76,12 +76,18 @@ def pinned(conn) -> list:
     ).fetchall()
 
 
-def assert_done(conn, before: dict) -> None:
-    """The table has what it had, and nothing dead."""
+def assert_rows_kept(conn, before: dict) -> dict:
+    """The table is sound, and has what it had; return what checks.table_state says of it now."""
     after = checks.table_state(conn, "t")
     assert (after["rows"], after["content_hash"]) == (before["rows"], before["content_hash"])
-    assert after["dead_items"] == after["dead_tuples"] == 0
     checks.assert_clean(conn, "t")
+    return after
+
+
+def assert_done(conn, before: dict) -> None:
+    """The table has what it had, and nothing dead."""
+    after = assert_rows_kept(conn, before)
+    assert after["dead_items"] == after["dead_tuples"] == 0
 
 
 @contextmanager
@@ -100,9 +106,7 @@ def change(conn, **settings) -> None:
     for name, value in settings.items():
         conn.execute(f"ALTER SYSTEM SET {name} = '{value}'")
     conn.execute("SELECT pg_reload_conf()")
-    wait_until(
-        lambda: all(conn.execute(f"SHOW {name}").fetchone() == (value,) for name, value in settings.items()), "the reload"
-    )
+    wait_until(lambda: all(conn.execute(f"SHOW {name}").fetchone() == (value,) for name, value in settings.items()), "the reload")
 
 
 @every_other("workers, point", [2, pytest.param(0, marks=pytest.mark.once)], POINTS)
@@ -296,9 +300,7 @@ def test_a_worker_that_moves_rows_is_killed_while_paused(cluster, db, conn):
         wait_until(lambda: one(conn, PAUSED) == 2, "its end")
         conn.execute("SELECT cyclone.resume(%s)", (vacuum.pid,))
         vacuum.finish()
-    after = checks.table_state(conn, "t")
-    assert (after["rows"], after["content_hash"]) == (before["rows"], before["content_hash"])
-    checks.assert_clean(conn, "t")
+    assert_rows_kept(conn, before)
 
 
 @pytest.mark.once
@@ -572,9 +574,7 @@ def test_verbose_and_the_log_tell_of_it(cluster, db, conn):
     """What held it for how long; in the log once, with what to do."""
     before = make_table(conn)
     position = len(cluster.log)
-    with Parked(
-        cluster, db, "heap-scan:any", 1, "VACUUM (PARALLEL 0, FREEZE, VERBOSE) t", {"cyclone.debug_long_hold": 1}
-    ) as vacuum:
+    with Parked(cluster, db, "heap-scan:any", 1, "VACUUM (PARALLEL 0, FREEZE, VERBOSE) t", {"cyclone.debug_long_hold": 1}) as vacuum:
         conn.execute("SELECT cyclone.pause(%s)", (vacuum.pid,))
         vacuum.release()
         wait_until(lambda: "has been paused for" in cluster.log[position:], "the line in the log")
@@ -606,9 +606,7 @@ def test_wal_stays_within_its_rate(conn, options):
     assert held > 0
     if "FULL, " not in options:  # what the server's routines write to new indexes is paid for later, or not at all at the end
         assert written <= rate * (float(seconds) + 0.1) + (1 << 20)
-    after = checks.table_state(conn, "t")
-    assert (after["rows"], after["content_hash"]) == (before["rows"], before["content_hash"])
-    checks.assert_clean(conn, "t")
+    assert_rows_kept(conn, before)
 
 
 @pytest.mark.full
@@ -645,18 +643,14 @@ def test_the_rate_of_wal_is_seen_and_changed_while_it_runs(cluster, db, conn):
     with files(conn, **{"cyclone.max_wal_rate": "16kB"}):
         conn.execute("CHECKPOINT")
         vacuum = Background(cluster, db, "VACUUM (PARALLEL 0, FREEZE, VERBOSE) t", {"cyclone.debug_long_hold": 1})
-        row = wait_until(
-            lambda: (row := pace_of(conn, vacuum.pid)) and row["limited_by"] == "WAL rate" and row, "the view's row"
-        )
+        row = wait_until(lambda: (row := pace_of(conn, vacuum.pid)) and row["limited_by"] == "WAL rate" and row, "the view's row")
         assert row["bound"] == 16 * 1024 and row["figure"] >= 0 and row["held_by"] is None
-        wait_until(
-            lambda: one(conn, "SELECT wait_event FROM pg_stat_activity WHERE pid = %s", vacuum.pid) == "CycloneWalRate", "the wait"
-        )
+        wait_until(lambda: one(conn, "SELECT wait_event FROM pg_stat_activity WHERE pid = %s", vacuum.pid) == "CycloneWalRate", "the wait")
         assert vacuum.running
         change(conn, **{"cyclone.max_wal_rate": "0"})
         vacuum.finish()
     assert any(re.search(r"^held: for \d+\.\d{3} s to keep to cyclone.max_wal_rate$", message, re.MULTILINE) for message in vacuum.messages)
-    assert cluster.log[position:].count('has been held back for') == 1
+    assert cluster.log[position:].count("has been held back for") == 1
     assert_done(conn, before)
 
 
@@ -844,9 +838,7 @@ def test_moving_rows_ends_where_a_disk_gets_full(cluster, db, conn, workers):
             vacuum.release()
             vacuum.finish()
     assert any('rows of "t" cannot be moved any more' in said for said in vacuum.messages)
-    after = checks.table_state(conn, "t")
-    assert (after["rows"], after["content_hash"]) == (before["rows"], before["content_hash"])
-    checks.assert_clean(conn, "t")
+    assert_rows_kept(conn, before)
 
 
 @pytest.mark.once
@@ -1025,12 +1017,8 @@ def test_vacuum_stands_still_for_a_standby(replicated, options, end):
     fall_behind(conn, standby)
     conn.execute("CHECKPOINT")
     vacuum = Background(primary, "postgres", f"VACUUM ({options}, VERBOSE) t", {**SETTINGS, "cyclone.debug_long_hold": 1})
-    wait_until(
-        lambda: one(conn, "SELECT count(*) FROM cyclone.pace_details WHERE limited_by = 'replica lag' AND figure >= bound") == 1, "the lag"
-    )
-    wait_until(
-        lambda: one(conn, AT_REST.replace("'CyclonePaused'", "'CycloneReplicaLag'")) == 0 and pinned(conn) == [], "the halt"
-    )
+    wait_until(lambda: one(conn, "SELECT count(*) FROM cyclone.pace_details WHERE limited_by = 'replica lag' AND figure >= bound") == 1, "the lag")
+    wait_until(lambda: one(conn, AT_REST.replace("'CyclonePaused'", "'CycloneReplicaLag'")) == 0 and pinned(conn) == [], "the halt")
     assert vacuum.running
     row = pace_of(conn, vacuum.pid)
     assert (row["limited_by"], row["held_by"], row["bound"]) == ("replica lag", "slow", 1)
@@ -1048,9 +1036,7 @@ def test_vacuum_stands_still_for_a_standby(replicated, options, end):
     assert any(re.search(r"^held: for \d+\.\d{3} s to keep to cyclone.max_replica_lag$", said, re.MULTILINE) for said in vacuum.messages)
     assert 'in all by "cyclone.max_replica_lag"' in primary.log
     assert one(conn, "SELECT sum(replica_lag_seconds) > 0 FROM cyclone.history_details")
-    after = checks.table_state(conn, "t")
-    assert (after["rows"], after["content_hash"]) == (before["rows"], before["content_hash"])
-    checks.assert_clean(conn, "t")
+    assert_rows_kept(conn, before)
 
 
 @pytest.mark.once
