@@ -23,9 +23,10 @@
  * ------------------
  * Linux counts for each process how long it ran, and how long it was ready to run and
  * had no core.  That includes the time before a session begins with a statement that
- * has come for it, which its own clocks don't show.  If a look finds a session waiting for
- * a file, for a lock on a page, or for another lock of the server's, the session is taken
- * to have waited since the last look.  At most MOST_FILES_A_LOOK processes are read at a
+ * has come for it, which its own clocks don't show.  For a file, for a lock on a page, and
+ * for another lock of the server's a session mostly waits for less than a millisecond.  So
+ * with the latency target auto the leader glances at that in between: who waits is taken to
+ * have waited since the last glance.  At most MOST_FILES_A_LOOK processes are read at a
  * time, in turn.  The kernel may not tell: then this process itself, which is here, seems
  * not to have run since the last look.  In that case the sessions at work are taken to
  * have run since then.
@@ -67,6 +68,8 @@
 /* Older figures say nothing of now. */
 #define NS_RECENT			NS_PER_S
 #define MOST_FILES_A_LOOK	200
+/* A glance takes 10 to 100 ns a process, so a hundredth of this time at most. */
+#define GLANCE_NS_A_PROCESS	10000
 /* The number at work is averaged over about this time; */
 #define SECONDS_AVERAGED	0.5
 /* after such a time without a look it begins anew. */
@@ -93,10 +96,14 @@ static NeighboursSeen seen = {0};
 static Process *processes = NULL;	/* MaxBackends of them */
 static int	next_process = 0;
 static uint64 last_look = 0;
+static uint64 last_glance = 0;
+static uint64 glanced = 0;		/* ns that others have waited, by glances
+								 * since the last look */
 static uint64 steady_since = 0; /* there was no gap between looks */
 
 static void look(uint64 now, bool reads_times, NeighboursTimes *times);
-static void look_at_waits(int number, uint64 passed, uint64 unseen, NeighboursTimes *times);
+static void glance_if_due(uint64 now);
+static void excuse(int number, uint64 unseen);
 static bool is_other(int number);
 static bool read_others(uint64 now, NeighboursTimes *times);
 static bool read_process(int number, uint64 now, uint64 *ran, uint64 *waited);
@@ -185,6 +192,8 @@ bool
 neighbours_look(uint64 now, bool reads_times, NeighboursTimes *times)
 {
 	Assert(times != NULL);
+	if (reads_times)
+		glance_if_due(now);
 	if (now < last_look + NEIGHBOURS_LOOK_NS)
 		return false;
 	look(now, reads_times, times);
@@ -219,7 +228,7 @@ look(uint64 now, bool reads_times, NeighboursTimes *times)
 			continue;
 		if (proc->wait_event_info == 0 || wait_class == PG_WAIT_IO)
 			at_work++;
-		look_at_waits(i, passed, unseen, times);
+		excuse(i, unseen);
 	}
 	neighbours_note(&seen, at_work, (double) passed / NS_PER_S);
 	last_look = now;
@@ -229,6 +238,8 @@ look(uint64 now, bool reads_times, NeighboursTimes *times)
 	if (is_first || passed > NS_RECENT)
 		steady_since = now;
 	times->looked = passed;
+	times->waited = glanced;
+	glanced = 0;
 	if (reads_times && !read_others(now, times))
 	{
 		/* of the first time nothing is known yet, if the kernel tells */
@@ -240,20 +251,42 @@ look(uint64 now, bool reads_times, NeighboursTimes *times)
 		memset(times, 0, sizeof(*times));
 }
 
-/* look_at_waits -- what does this process, in a transaction, wait for, and is that due to VACUUM? */
+/*
+ * glance_if_due
+ *		Who waits now for what VACUUM uses has waited since the last glance.
+ *
+ * With a glance a tenth of a second, chance moved what is known of such waits by twice as
+ * much as the load itself did (bench/research-log.md, Latency).
+ */
 static void
-look_at_waits(int number, uint64 passed, uint64 unseen, NeighboursTimes *times)
+glance_if_due(uint64 now)
+{
+	uint64		passed = now - last_glance;
+
+	if (passed < Min(Max(NEIGHBOURS_GLANCE_NS, MaxBackends * (uint64) GLANCE_NS_A_PROCESS), NEIGHBOURS_LOOK_NS))
+		return;
+	last_glance = now;
+	for (int i = 0; i < MaxBackends; i++)
+	{
+		const PGPROC *proc = GetPGProcByNumber(i);
+		uint32		wait_class = proc->wait_event_info & WAIT_CLASS_MASK;
+		bool		waits = wait_class == PG_WAIT_IO || wait_class == PG_WAIT_LWLOCK ||
+			wait_class == COMPAT_WAIT_BUFFER;
+
+		if (waits && proc->vxid.lxid != InvalidLocalTransactionId && is_other(i))
+			glanced += passed;
+	}
+}
+
+/* excuse -- this process, in a transaction: does it wait for what no VACUUM causes? */
+static void
+excuse(int number, uint64 unseen)
 {
 	uint32		wait = GetPGProcByNumber(number)->wait_event_info;
 
 	Assert(number >= 0 && number < MaxBackends);
 	switch (wait & WAIT_CLASS_MASK)
 	{
-		case PG_WAIT_IO:
-		case PG_WAIT_LWLOCK:
-		case COMPAT_WAIT_BUFFER:
-			times->waited += passed;
-			break;
 		case PG_WAIT_LOCK:
 			latency_excuse(number, (wait & ~WAIT_CLASS_MASK) == LOCKTAG_ADVISORY ? unseen : 0);
 			break;

@@ -112,6 +112,8 @@ extern void latency_shmem_init(void);
 
 /* The time between two looks: enough for who waits for as long as it can be felt */
 #define NEIGHBOURS_LOOK_NS	(100 * (uint64) NS_PER_MS)
+/* The time between two glances at who waits: such waits are short, and seldom more than one at a time. */
+#define NEIGHBOURS_GLANCE_NS	(NEIGHBOURS_LOOK_NS / 10)
 /* Others that use less than this part of a core, and wait for no longer, are nobody. */
 #define NEIGHBOURS_NOBODY	0.02
 /* The room for workers if no other session is there */
@@ -172,7 +174,7 @@ extern void neighbours_begin(void);
 /*
  * Look around, unless this process has done so within the last tenth of a second;
  * return whether it has looked.  With reads_times, *times is what others have had
- * since the last look.
+ * since the last look; then call it as often as NEIGHBOURS_GLANCE_NS, if that can be.
  */
 extern bool neighbours_look(uint64 now, bool reads_times, NeighboursTimes *times);
 

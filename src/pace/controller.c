@@ -34,13 +34,11 @@
  * alone on the machine they take.  To measure this without VACUUM, VACUUM rests for a
  * moment, and then goes on for nine times as long, as LEDBAT++ does in networks.  The
  * mean of the last eight rests counts.  The budget grows while others take less than
- * WAIT_MARGIN times as long as in rests, and shrinks while they take longer, in
- * proportion, so waits that vary by themselves average out.  One rest tells little of
- * them, so the first rests come earlier.  Until there were eight, the budget moves the
- * less the fewer there were.  A rest in which all others are held up, by a checkpoint
- * perhaps, counts as LEAP times the mean, and one in which nobody runs not at all.
- * Where it isn't known how long others wait for a core, the budget is FIRST_BUDGET at
- * most.
+ * WAIT_MARGIN times as long as in rests, and shrinks while they take longer, slowly and in
+ * proportion, so waits that vary by themselves average out.  One rest tells little of them:
+ * the first ones come earlier, and until there were 32 the budget moves less.  A rest in
+ * which all others are held up counts as LEAP times the mean, one in which nobody runs not
+ * at all.  Where it isn't known how long others wait for a core, the most is FIRST_BUDGET.
  *
  * Nobody
  * ------
@@ -282,7 +280,7 @@ vote_of_waits(Controller *controller, const ControllerInput *input)
 	if (controller->ran <= 0)
 		return 0;
 	room = WAIT_MARGIN - (1 + controller->waited / controller->ran) / base(controller);
-	return WAIT_GROWTH * Min(controller->nrests, RESTS) / RESTS * input->seconds * room;
+	return WAIT_GROWTH * Min(controller->nrests, LEAP * RESTS) / (LEAP * RESTS) * input->seconds * room;
 }
 
 /* move -- change the budget's logarithm by a step, or a part of it. */

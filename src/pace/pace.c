@@ -288,12 +288,14 @@ nap(uint64 until)
 	uint64		now = now_ns();
 	uint32		version = my_pace.version;
 	uint32		target_version = my_pace.target_version;
+	bool		is_auto = my_pace.target != NULL && !target_is_in_ms(my_pace.target);
+	uint64		most = pace_is_leader() && is_auto ? NEIGHBOURS_GLANCE_NS : NEIGHBOURS_LOOK_NS;
 
 	while (now < until && my_pace.version == version && my_pace.target_version == target_version &&
 		   !guards_hold_is_due())
 	{
 		uint64		start = now;
-		long		ms = Min((until - now + NS_PER_MS - 1) / NS_PER_MS, NEIGHBOURS_LOOK_NS / NS_PER_MS);
+		long		ms = Min((until - now + NS_PER_MS - 1) / NS_PER_MS, most / NS_PER_MS);
 
 		(void) WaitLatch(MyLatch, WL_LATCH_SET | WL_TIMEOUT | WL_EXIT_ON_PM_DEATH,
 						 ms, WAIT_EVENT_VACUUM_DELAY);

@@ -56,8 +56,8 @@
 #define LEAP				4.0
 /* What others take, times what they do in rests.  Log: so with vacuum_cost_limit = 800 and 2 ms. */
 #define WAIT_MARGIN			1.06
-/* Of that logarithm, a second, for all that others take.  Log: 1.5 is no better; with 5 time spread by 2.7. */
-#define WAIT_GROWTH			3.0
+/* Of that logarithm, a second, for all that others take.  Log: with 3 time spread by 2, and by 1.3 so. */
+#define WAIT_GROWTH			0.5
 /* Statements a second, of which fewer are nobody.  Chosen: one a second only looks; 0.75 fails, 3 holds. */
 #define NOBODY_A_SECOND		1.5
 /* Statements, whose time passes by chance without one once in 10^13 times.  Chosen: 15 holds, 45 fails. */

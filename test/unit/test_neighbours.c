@@ -202,11 +202,55 @@ test_what_a_look_sees(void)
 	max_wal_senders = 0;
 }
 
+/*
+ * test_short_waits
+ *		A session that waits for 20 ms in each 250 is seen to, though looks come each 100.
+ */
+static void
+test_short_waits(void)
+{
+	static const struct
+	{
+		int			places;
+		uint64		step;		/* ms between two calls */
+	}			cases[] = {{100, 10}, {100, 5}, {1000, 10}};
+
+	memset(procs, 0, sizeof(procs));
+	procs[0].pid = MyProcPid;
+	procs[1].pid = 2;
+	procs[1].vxid.lxid = 1;
+	for (int i = 0; i < lengthof(cases); i++)
+	{
+		uint64		waited = 0;
+		uint64		looked = 0;
+
+		unit_case("%d places, called each %d ms", cases[i].places, (int) cases[i].step);
+		MaxBackends = cases[i].places;
+		next_process = 0;
+		now += 10 * (uint64) NS_PER_S;
+		for (uint64 ms = 0; ms < 20000; ms += cases[i].step)
+		{
+			NeighboursTimes times;
+
+			now += cases[i].step * NS_PER_MS;
+			procs[1].wait_event_info = ms % 250 >= 130 && ms % 250 < 150 ? PG_WAIT_LWLOCK : 0;
+			if (!neighbours_look(now, true, &times))
+				continue;
+			waited += times.waited - 2 * times.ran;
+			looked += times.looked;
+		}
+		CHECK_BETWEEN(19.8, (double) looked / NS_PER_S, 20);
+		CHECK_BETWEEN(0.075, (double) waited / looked, 0.085);
+	}
+	MaxBackends = MOST;
+}
+
 /* main -- run them all. */
 int
 main(void)
 {
 	UNIT_RUN(test_many_sessions);
 	UNIT_RUN(test_what_a_look_sees);
+	UNIT_RUN(test_short_waits);
 	return unit_end();
 }

@@ -241,13 +241,14 @@ test_waits_for_a_core(void)
 		for (int seed = 1; seed <= 40; seed++)
 		{
 			unit_case("noise %g, seed %d", noises[i], seed);
-			QUEUE(.load = constant,.seconds = 120,.per_second = 2000,.harm = 0.02,
+			QUEUE(.load = constant,.seconds = 300,.per_second = 2000,.harm = 0.02,
 				  .noise = noises[i],.seed = seed,.waits = 1.5);
 			/* at 0.06 it takes others 1.06 times as long */
-			CHECK_BETWEEN(0.03, queue_speed(20, 120), 0.09);
-			sum += queue_speed(20, 120);
+			CHECK_BETWEEN(0.03, queue_speed(20, 120), 0.1);
+			CHECK_BETWEEN(0.03, queue_speed(120, 300), 0.09);
+			sum += queue_speed(120, 300);
 		}
-		CHECK_BETWEEN(0.05, sum / 40, 0.065);
+		CHECK_BETWEEN(0.05, sum / 40, 0.07);
 	}
 }
 
@@ -264,7 +265,7 @@ typedef struct Waiters
 
 /*
  * waiters_run
- *		Five minutes beside them: returns the mean speed, and in *stretch how many times
+ *		Ten minutes beside them: returns the mean speed, and in *stretch how many times
  *		as long as without it they take.
  */
 static double
@@ -279,7 +280,7 @@ waiters_run(Waiters others, int seed, double *stretch)
 
 	begin_chance(seed);
 	controller_init(&law, 0);
-	for (double now = 0; now < 320; now += TICK_SECONDS)
+	for (double now = 0; now < 620; now += TICK_SECONDS)
 	{
 		double		speed = Min(controller_budget(&law), 1);
 		double		ran = others.ran * TICK_SECONDS;
@@ -459,13 +460,13 @@ test_somebody_comes(void)
 static void
 test_no_more_harm_than_a_steady_pace(void)
 {
-	static const double works[] = {1.2, 3, 30};
+	static const double works[] = {1.2, 3, 13, 30};
 	static const double noises[] = {0, 0.1, 0.2};
 	static const struct
 	{
 		double		vary;
 		double		spread;		/* of the seconds, at most */
-	}			waits[] = {{0, 1.25}, {0.1, 1.6}, {0.3, 3}};
+	}			waits[] = {{0, 1.1}, {0.1, 1.2}, {0.3, 1.5}};
 
 	for (int w = 0; w < lengthof(works); w++)
 		for (int n = 0; n < lengthof(noises); n++)
@@ -609,9 +610,9 @@ test_a_slow_disk(void)
 		orders_alone = disk_orders_ms(60, 660);
 		target = 1.3 * disk_statements_ms(60, 660);
 		DISK(.seconds = 660,.seed = seed);
-		/* three times as many pages for no more harm than the target below */
-		CHECK_BETWEEN(0, disk_orders_ms(60, 660), 2 * orders_alone);
-		CHECK(disk_pages() > 120000);
+		/* three times as many pages for less harm than the target below */
+		CHECK_BETWEEN(0, disk_orders_ms(60, 660), 1.5 * orders_alone);
+		CHECK(disk_pages() > 100000);
 		DISK(.target_ms = target,.seconds = 660,.seed = seed);
 		CHECK_BETWEEN(0, disk_statements_ms(60, 660), target * 1.15);
 		CHECK_BETWEEN(0, disk_orders_ms(60, 660), 1.8 * orders_alone);
@@ -907,6 +908,9 @@ test_all_are_held_up_in_a_rest(void)
 static void
 test_a_load_that_comes_as_often_as_rests(void)
 {
+	int			nruns = 0;
+	int			ncrawl = 0;
+
 	for (double period = 5; period <= 21; period += 0.25)
 		for (double phase = 0; phase < 1; phase += 0.1)
 			for (double part = 0.125; part <= 0.5; part *= 4)
@@ -934,8 +938,11 @@ test_a_load_that_comes_as_often_as_rests(void)
 					sum += speed;
 				}
 				CHECK_BETWEEN(1, taken / alone, 1.2);
-				CHECK(sum / 2320 > LEAST_BUDGET * 1.2);
+				CHECK(sum / 2320 > LEAST_BUDGET);
+				nruns++;
+				ncrawl += sum / 2320 < LEAST_BUDGET * 1.5;
 			}
+	CHECK(ncrawl < nruns / 50);
 }
 
 /*
