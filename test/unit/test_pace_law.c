@@ -319,14 +319,14 @@ test_waits_that_vary_by_themselves(void)
 		Waiters		others;
 		double		most;
 	}			loads[] = {
-		{"TPC-C", {0.35, 0.27, 0.31, 0.1, 1}, 1.07},
-		{"TPC-C, noisy", {0.35, 0.27, 0.31, 0.6, 1}, 1.08},
-		{"weather of 20 s", {0.35, 0.27, 1.2, 0.3, 20}, 1.08},
-		{"busy cores", {1.5, 1, 1.2, 0.3, 1}, 1.1},
-		{"busy cores, noisy", {1.5, 1, 1.2, 0.6, 1}, 1.15},
-		{"a disk as the bottleneck", {0.05, 8, 4, 0.3, 1}, 1.15},
-		{"a disk as the bottleneck, noisy", {0.05, 8, 4, 0.8, 2}, 1.2},
-		{"nothing that VACUUM makes longer", {0.35, 0.27, 0, 0.3, 1}, 1.05},
+		{"TPC-C", {0.35, 0.27, 0.31, 0.1, 1}, 1.06},
+		{"TPC-C, noisy", {0.35, 0.27, 0.31, 0.6, 1}, 1.06},
+		{"weather of 20 s", {0.35, 0.27, 1.2, 0.3, 20}, 1.07},
+		{"busy cores", {1.5, 1, 1.2, 0.3, 1}, 1.07},
+		{"busy cores, noisy", {1.5, 1, 1.2, 0.6, 1}, 1.08},
+		{"a disk as the bottleneck", {0.05, 8, 4, 0.3, 1}, 1.08},
+		{"a disk as the bottleneck, noisy", {0.05, 8, 4, 0.8, 2}, 1.13},
+		{"nothing that VACUUM makes longer", {0.35, 0.27, 0, 0.3, 1}, 1.02},
 	};
 
 	for (int i = 0; i < lengthof(loads); i++)
