@@ -240,6 +240,8 @@ look(uint64 now, bool reads_times, NeighboursTimes *times)
 	times->looked = passed;
 	times->waited = glanced;
 	glanced = 0;
+	if (!reads_times)
+		last_glance = now;
 	if (reads_times && !read_others(now, times))
 	{
 		/* of the first time nothing is known yet, if the kernel tells */
