@@ -11,8 +11,7 @@
  * The harm that VACUUM does grows with the square of its speed: statements of
  * TPC-C took 1.04, 1.17 and 1.91 times as long at 9, 18 and 36 % of full speed.  So
  * a VACUUM that is now fast and now slow does more harm than a steady one.  The law
- * moves the budget's logarithm by small steps, in proportion to the distance from its
- * aim.
+ * moves the budget's logarithm by small steps, in proportion to the distance from its aim.
  *
  * A target in ms
  * --------------
@@ -32,13 +31,13 @@
  * The caller says how long other sessions had a core, and how long they waited: for a
  * core, a file, a lock on a page.  (ran + waited) / ran says how many times as long as
  * alone on the machine they take.  To measure this without VACUUM, VACUUM rests for a
- * moment, and then goes on for nine times as long, as LEDBAT++ does in networks.  The
- * mean of the last eight rests counts.  The budget grows while others take less than
- * WAIT_MARGIN times as long as in rests, and shrinks while they take longer, slowly and in
- * proportion, so waits that vary by themselves average out.  One rest tells little of them:
- * the first ones come earlier, and until there were 32 the budget moves less.  A rest in
- * which all others are held up counts as LEAP times the mean, one in which nobody runs not
- * at all.  Where it isn't known how long others wait for a core, the most is FIRST_BUDGET.
+ * moment, and then goes on for nine times as long, as LEDBAT++ does.  The mean of the last
+ * eight rests counts.  The budget grows while others take less than WAIT_MARGIN times as
+ * long as in rests, and shrinks while they take longer, slowly and in proportion, so waits
+ * that vary by themselves average out.  One rest tells little of them: the first ones come
+ * earlier, and until there were 32 the budget moves less.  It grows fast while others take
+ * less than WAIT_MARGIN times as long as alone.  A rest counts as LEAP times the mean at
+ * most, and not if nobody ran.  If waits for a core aren't known, FIRST_BUDGET is the most.
  *
  * Nobody
  * ------
@@ -273,14 +272,18 @@ static double
 vote_of_waits(Controller *controller, const ControllerInput *input)
 {
 	double		kept = exp(-input->seconds / MOMENT);
-	double		room;
+	double		trust = WAIT_GROWTH * Min(controller->nrests / (LEAP * RESTS), 1);
+	double		takes,
+				room;
 
 	controller->ran = controller->ran * kept + input->others_ran;
 	controller->waited = controller->waited * kept + input->others_waited;
 	if (controller->ran <= 0)
 		return 0;
-	room = WAIT_MARGIN - (1 + controller->waited / controller->ran) / base(controller);
-	return WAIT_GROWTH * Min(controller->nrests, LEAP * RESTS) / (LEAP * RESTS) * input->seconds * room;
+	takes = 1 + controller->waited / controller->ran;
+	room = WAIT_MARGIN - takes / base(controller);
+	/* alone on the machine they take no longer than in rests */
+	return input->seconds * Max(trust * room, LEAP * (WAIT_MARGIN - takes));
 }
 
 /* move -- change the budget's logarithm by a step, or a part of it. */

@@ -11,8 +11,7 @@
  * (pace_process.c).  The server's delay point makes each process sleep in proportion
  * to its own cost, so n processes cost n times the budget.  It doesn't count the time
  * between two naps, so one process costs less than the budget.  Here the processes share
- * a clock (budget.c).  guards_point (guards/guards.c) sees to all else that holds a
- * process back.
+ * a clock (budget.c).  guards_point (guards/guards.c) sees to all else that holds them.
  *
  * pace_private.h says what the other files are for.
  *

@@ -86,8 +86,7 @@ pace_settings_init(void)
  * pace_parse_latency_target
  *		Read a latency target: a time (in ms if it has no unit), 0 or auto.
  *
- * If that isn't possible return false, and say in *problem what is wrong, as
- * a hint.
+ * If that isn't possible return false, and say in *problem what is wrong, as a hint.
  */
 bool
 pace_parse_latency_target(const char *value, double *target, const char **problem)

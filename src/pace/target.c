@@ -6,8 +6,7 @@
  *
  * All VACUUMs together slow users down.  So those with the same target, of autovacuum
  * and of sessions, share one budget, one measurement, and one controller that moves the
- * budget.  The budget is of time awake, in processes, so it doesn't depend on cost
- * settings.
+ * budget.  The budget is of time awake, in processes, whatever the cost settings are.
  *
  * A target is known by its value and percentile.  There is room for as many as there
  * can be leaders.  When its last VACUUM has left, it is kept for a while for the next

@@ -223,6 +223,7 @@ test_short_waits(void)
 	{
 		uint64		waited = 0;
 		uint64		looked = 0;
+		NeighboursTimes times;
 
 		unit_case("%d places, called each %d ms", cases[i].places, (int) cases[i].step);
 		MaxBackends = cases[i].places;
@@ -230,8 +231,6 @@ test_short_waits(void)
 		now += 10 * (uint64) NS_PER_S;
 		for (uint64 ms = 0; ms < 20000; ms += cases[i].step)
 		{
-			NeighboursTimes times;
-
 			now += cases[i].step * NS_PER_MS;
 			procs[1].wait_event_info = ms % 250 >= 130 && ms % 250 < 150 ? PG_WAIT_LWLOCK : 0;
 			if (!neighbours_look(now, true, &times))
@@ -241,6 +240,15 @@ test_short_waits(void)
 		}
 		CHECK_BETWEEN(19.8, (double) looked / NS_PER_S, 20);
 		CHECK_BETWEEN(0.075, (double) waited / looked, 0.085);
+
+		/* half a second in which nobody was interested */
+		procs[1].wait_event_info = PG_WAIT_LWLOCK;
+		now += NS_PER_S / 2;
+		CHECK(neighbours_look(now, false, &times));
+		now += NEIGHBOURS_LOOK_NS;
+		CHECK(neighbours_look(now, true, &times));
+		CHECK_EQ(times.looked, NEIGHBOURS_LOOK_NS);
+		CHECK_EQ(times.waited - 2 * times.ran, NEIGHBOURS_LOOK_NS);
 	}
 	MaxBackends = MOST;
 }

@@ -783,6 +783,42 @@ test_somebody_who_watches(void)
 }
 
 /*
+ * test_cores_to_spare
+ *		Others who hardly wait take no less than that without VACUUM: soon it has all that it
+ *		can use, but for as much as makes them wait.
+ */
+static void
+test_cores_to_spare(void)
+{
+	static const double harms[] = {0, 0.05, 0.6, 1.5};	/* others' waits at full
+														 * speed */
+
+	for (int i = 0; i < lengthof(harms); i++)
+	{
+		double		stretch = 0;
+		double		soon = 0;
+		Controller	controller;
+
+		unit_case("%g at full speed", harms[i]);
+		begin_chance(i);
+		controller_init(&controller, 0);
+		for (int tick = 0; tick < 2400; tick++)
+		{
+			double		speed = Min(controller_budget(&controller), 1);
+			double		ran = 2 * TICK_SECONDS;
+			double		takes = 1.01 + 0.01 * unit_chance() + harms[i] * speed;
+
+			STEP(.looked = TICK_SECONDS,.others_ran = ran,.others_waited = ran * (takes - 1),.awake = speed);
+			stretch += takes / 1.015 / 2400;
+			if (tick >= 80 && tick < 240)
+				soon += speed / 160;
+		}
+		CHECK_BETWEEN(0.99, stretch, 1.08);
+		CHECK(soon > 0.6 * Min(0.045 / Max(harms[i], 0.01), 1));
+	}
+}
+
+/*
  * test_nobody_ran
  *		Then how long others wait says nothing; and if nobody runs while VACUUM rests, it
  *		doesn't rest for ever.
@@ -1027,6 +1063,7 @@ main(void)
 	UNIT_RUN(test_one_who_takes_long);
 	UNIT_RUN(test_somebody_who_only_looks);
 	UNIT_RUN(test_somebody_who_watches);
+	UNIT_RUN(test_cores_to_spare);
 	UNIT_RUN(test_nobody_ran);
 	UNIT_RUN(test_all_are_late_or_none);
 	UNIT_RUN(test_a_rest_of_the_load_is_spared);
