@@ -35,9 +35,11 @@
  * eight rests counts.  The budget grows while others take less than WAIT_MARGIN times as
  * long as in rests, and shrinks while they take longer, slowly and in proportion, so waits
  * that vary by themselves average out.  One rest tells little of them: the first ones come
- * earlier, and until there were 32 the budget moves less.  It grows fast while others take
- * less than WAIT_MARGIN times as long as alone.  A rest counts as LEAP times the mean at
- * most, and not if nobody ran.  If waits for a core aren't known, FIRST_BUDGET is the most.
+ * earlier, and until there were 32 the budget moves less.  A rest counts as LEAP times the
+ * mean at most, and not if nobody ran.  If waits for a core are unknown, FIRST_BUDGET is
+ * the most.  What is too much to be chance counts at once, as long as it lasts (beside):
+ * while others take less than WAIT_MARGIN times as long as alone VACUUM goes faster, and
+ * while they take a quarter longer than in rests, slower.
  *
  * Nobody
  * ------
@@ -73,7 +75,7 @@ controller_init(Controller *controller, double target_ms)
 	Assert(target_ms >= 0);
 	memset(controller, 0, sizeof(*controller));
 	controller->target_ms = target_ms;
-	controller->budget = FIRST_BUDGET;
+	controller->budget = controller->in_force = FIRST_BUDGET;
 	controller->since_rest = INFINITY;
 }
 
@@ -81,7 +83,8 @@ controller_init(Controller *controller, double target_ms)
 void
 controller_resume(Controller *controller)
 {
-	controller->budget = Min(controller->budget, FIRST_BUDGET);
+	controller->budget = controller->in_force = Min(controller->budget, FIRST_BUDGET);
+	controller->beside = 0;
 	controller->alone = controller->resting = false;
 	controller->ran = controller->waited = 0;
 	controller->at_floor = controller->idle = controller->silent = controller->settling = 0;
@@ -123,7 +126,7 @@ controller_step(Controller *controller, const ControllerInput *input)
 double
 controller_budget(const Controller *controller)
 {
-	return controller->alone ? INFINITY : controller->resting ? LEAST_BUDGET / LEAP : controller->budget;
+	return controller->alone ? INFINITY : controller->resting ? LEAST_BUDGET / LEAP : controller->in_force;
 }
 
 /* controller_late_ms -- the time beyond which a statement is late; INFINITY: none is. */
@@ -273,17 +276,21 @@ vote_of_waits(Controller *controller, const ControllerInput *input)
 {
 	double		kept = exp(-input->seconds / MOMENT);
 	double		trust = WAIT_GROWTH * Min(controller->nrests / (LEAP * RESTS), 1);
+	double		now = LEAP * input->seconds;
 	double		takes,
-				room;
+				longer;
 
 	controller->ran = controller->ran * kept + input->others_ran;
 	controller->waited = controller->waited * kept + input->others_waited;
 	if (controller->ran <= 0)
 		return 0;
 	takes = 1 + controller->waited / controller->ran;
-	room = WAIT_MARGIN - takes / base(controller);
-	/* alone on the machine they take no longer than in rests */
-	return input->seconds * Max(trust * room, LEAP * (WAIT_MARGIN - takes));
+	longer = takes / base(controller);
+	if (!input->cores_are_unknown && (controller->beside > 0 || takes < WAIT_MARGIN))
+		controller->beside = Max(controller->beside + now * (WAIT_MARGIN - takes), 0);
+	else if (controller->nrests > 0)
+		controller->beside = Min(controller->beside + now * (1 + 1 / LEAP - longer), 0);
+	return trust * input->seconds * (WAIT_MARGIN - Min(longer, LEAP / 2));
 }
 
 /* move -- change the budget's logarithm by a step, or a part of it. */
@@ -291,27 +298,31 @@ static void
 move(Controller *controller, const ControllerInput *input, double step)
 {
 	double		now = step > 0 ? Max(step - controller->owed, 0) : Max(step, -log(LEAP));
+	double		used = Max(2 * input->awake, LEAST_BUDGET);
 
 	if (step > 0)
 		controller->owed = Max(controller->owed - step, 0);
 	else if (controller->target_ms > 0)
 		controller->owed = Min(Max(controller->owed, now - step), GROWTH * PATIENCE);
 	/* a budget that VACUUM doesn't use shrinks from what it uses */
-	if (step < 0 && input->awake > 0)
-		controller->budget = Min(controller->budget, Max(2 * input->awake, LEAST_BUDGET));
+	if (step < 0 && input->awake > 0 && controller->in_force > used)
+		controller->budget = isinf(controller->budget) ? used : controller->budget * used / controller->in_force;
 	controller->budget = Max(controller->budget * exp(now), LEAST_BUDGET);
 	if (input->cores_are_unknown)
 		controller->budget = Min(controller->budget, FIRST_BUDGET);
+	controller->beside = Max(controller->beside, log(LEAST_BUDGET / controller->budget));
+	controller->beside = Min(controller->beside, Max(log(used / controller->budget), 0));
+	controller->in_force = Max(controller->budget * exp(controller->beside), LEAST_BUDGET);
 	/* a budget that is twice what VACUUM uses needs no bound */
-	if (controller->budget > 2 * input->awake && controller->budget > 1 && input->awake > 0)
-		controller->budget = INFINITY;
+	if (controller->in_force > used && controller->budget > 1 && input->awake > 0)
+		controller->budget = controller->in_force = INFINITY;
 
-	Assert(controller->budget >= LEAST_BUDGET);
+	Assert(controller->budget >= LEAST_BUDGET && controller->in_force >= LEAST_BUDGET);
 	if (step < 0)
 		controller->load_at_cut = controller->load;
 	if (step < log(0.5) && controller->target_ms > 0)
 		controller->settling = Min(controller->target_ms / 1000, MOMENT) - input->seconds;
-	controller->at_floor = step > 0 || controller->budget > LEAST_BUDGET ? 0 : controller->at_floor + input->seconds;
+	controller->at_floor = step > 0 || controller->in_force > LEAST_BUDGET ? 0 : controller->at_floor + input->seconds;
 	controller->limit = controller->at_floor > 0 ? LIMIT_FLOOR :
 		isinf(controller->budget) ? LIMIT_NOTHING : LIMIT_LATENCY;
 }

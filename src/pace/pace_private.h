@@ -132,10 +132,8 @@ typedef struct ControllerInput
 	double		awake;			/* processes of VACUUMs, on average */
 	double		looked;			/* seconds for which the following is known */
 	double		others_ran;		/* seconds of other sessions on a core */
-	double		others_waited;	/* seconds that they waited for something that
-								 * VACUUM uses */
-	bool		cores_are_unknown;	/* waits for a core are in others_ran, not
-									 * in others_waited */
+	double		others_waited;	/* likewise, for what VACUUM uses */
+	bool		cores_are_unknown;	/* waits for one are in others_ran */
 } ControllerInput;
 
 /* What keeps the vacuum from going faster */
@@ -150,24 +148,21 @@ typedef enum ControllerLimit
 typedef struct Controller
 {
 	double		target_ms;		/* 0: it goes by others' times */
-	double		budget;			/* see controller_budget */
+	double		budget;			/* what was learned */
+	double		beside;			/* of its logarithm, for the moment */
+	double		in_force;		/* both; see controller_budget */
 	ControllerLimit limit;
 
-	double		load;			/* averaged: statements a second, or with auto
-								 * sessions that run or wait */
+	double		load;			/* statements a second; auto: sessions at work */
 	double		usual_load;		/* the same, when the last one ended */
 	double		load_for;		/* seconds since the first step */
 	double		load_at_cut;
-	double		held_up;		/* late statements, more than a part of them,
-								 * since the load has been gone */
-	double		owed;			/* of the budget's logarithm: by cuts that
-								 * were not as deep as they had to be */
+	double		held_up;		/* late statements since the load is gone */
+	double		owed;			/* of the budget's logarithm, by cuts */
 	double		silent;			/* seconds in which no statement has ended */
-	double		idle;			/* seconds in which there was nobody to be
-								 * spared */
+	double		idle;			/* seconds with nobody to be spared */
 	double		settling;		/* seconds to go in which it doesn't look */
-	double		at_floor;		/* seconds of missing the target at the
-								 * slowest pace */
+	double		at_floor;		/* seconds that it missed the target there */
 
 	bool		alone;			/* with nobody to be spared */
 	bool		resting;		/* to learn */
@@ -205,8 +200,8 @@ typedef struct Parking
 {
 	int			leader;			/* its slot */
 	int			most;			/* workers that there can be */
-	pg_atomic_uint32 wanted;	/* how many workers the budget feeds;
-								 * PARKING_ALL: no budget bounds them */
+	pg_atomic_uint32 wanted;	/* workers that the budget feeds, or
+								 * PARKING_ALL */
 	pg_atomic_uint32 room;		/* for how many workers others leave cores */
 	pg_atomic_uint32 told;		/* how many workers cyclone.set_pace allows */
 	pg_atomic_uint32 taken;		/* places taken by workers */
@@ -290,8 +285,7 @@ typedef struct LatencyTarget LatencyTarget;
 typedef struct TargetState
 {
 	double		target_ms;		/* 0: it goes by others' times */
-	double		latency_ms;		/* as last measured; NaN: there was nothing to
-								 * measure */
+	double		latency_ms;		/* as last measured; NaN: nothing was */
 	double		budget;			/* processes; INFINITY: no bound */
 	double		unrested;		/* the same, but for a rest that it takes now */
 	ControllerLimit limit;
@@ -337,8 +331,7 @@ struct PaceShared
 	/* written by all */
 	Budget		cost;			/* by the settings */
 	Budget		time;			/* awake, of this vacuum alone */
-	pg_atomic_uint32 with_server;	/* how many leave it to the server to make
-									 * them sleep */
+	pg_atomic_uint32 with_server;	/* how many the server makes sleep */
 	pg_atomic_uint32 by_target; /* is it the target that makes them sleep? */
 	pg_atomic_uint32 has_warned;	/* that the target is out of reach */
 	Parking		parking;		/* of its workers, if it may have any */
@@ -352,10 +345,8 @@ typedef struct Pace
 	PaceSettings settings;
 	LatencyTarget *target;		/* NULL: none */
 	uint32		target_version; /* of its budget below */
-	double		rate;			/* of the settings, cost a second; INFINITY:
-								 * no bound */
-	double		budget;			/* of the target, processes; INFINITY: no
-								 * bound */
+	double		rate;			/* of the settings, cost a second, or INFINITY */
+	double		budget;			/* of the target, processes, or INFINITY */
 	double		least;			/* processes, as in PaceShared */
 	uint64		slice;			/* ns between two looks at the budgets */
 	uint32		calls;			/* of the delay point */
@@ -399,8 +390,7 @@ typedef struct PaceCommand
 {
 	bool		is_running;
 	bool		in_a_hurry;		/* no budget counts */
-	double		target;			/* as an option, which overrides the setting;
-								 * NaN: none */
+	double		target;			/* as an option; NaN: none */
 	bool		reload_owed;	/* to the server, which was told to */
 	PaceParameters parameters;	/* to be put back */
 	PaceSettings settings_at_start; /* of the parameters */
@@ -409,8 +399,7 @@ typedef struct PaceCommand
 	TimestampTz statement;		/* start of the statement, which may run
 								 * several commands */
 	bool		has_warned;		/* in that statement: out of reach */
-	void		(*launch) (void *); /* launches workers; NULL: there are none
-									 * to launch */
+	void		(*launch) (void *); /* launches workers; NULL: there are none */
 	void	   *launch_argument;
 	bool		workers_asked_for;	/* by PARALLEL n, for this table */
 } PaceCommand;

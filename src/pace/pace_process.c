@@ -183,7 +183,7 @@ process_pay(uint64 now)
 	pg_atomic_fetch_add_u64(&shared->cost.used, cost);
 	pg_atomic_fetch_add_u64(&shared->time.used, (uint64) awake);
 	if (my_pace.target != NULL)
-		pg_atomic_fetch_add_u64(&target_time(my_pace.target)->used, (uint64) awake);
+		pg_atomic_fetch_add_u64(&target_time(my_pace.target)->used, (uint64) price);
 
 	if (!isinf(my_pace.rate))
 	{

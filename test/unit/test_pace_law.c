@@ -819,6 +819,76 @@ test_cores_to_spare(void)
 }
 
 /*
+ * test_a_moment_of_waits
+ *		VACUUM makes way at once if others take much longer than in rests, whoever it is
+ *		due to, as early as in its first minute.  Soon it goes on, at a third of its speed at least.
+ */
+static void
+test_a_moment_of_waits(void)
+{
+	for (int begins = 20; begins <= 300; begins *= 2)
+	{
+		double		before = 0;
+		double		least = INFINITY;
+		double		after = 0;
+		Controller	controller;
+
+		unit_case("after %d s", begins);
+		controller_init(&controller, 0);
+		for (double now = 0; now < begins + 30; now += TICK_SECONDS)
+		{
+			double		speed = Min(controller_budget(&controller), 1);
+			double		ran = 0.5 * TICK_SECONDS;
+			double		waits = now >= begins && now < begins + 4 ? 1.2 : 0.4;
+
+			if (now < begins && !controller.resting)
+				before = speed;
+			else if (now >= begins + 3 && now < begins + 4)
+				least = Min(least, controller.in_force);
+			else if (now >= begins + 20)
+				after = Max(after, speed);
+			STEP(.looked = TICK_SECONDS,.others_ran = ran,.others_waited = ran * (waits + 0.6 * speed),
+				 .awake = speed);
+		}
+		CHECK(before >= FIRST_BUDGET * 0.9);
+		CHECK_BETWEEN(LEAST_BUDGET, least, before / 3);
+		CHECK(after > before / 3);
+	}
+}
+
+/*
+ * test_others_come_to_spare_cores
+ *		There were cores to spare, and VACUUM had them; who comes now would wait for it.
+ */
+static void
+test_others_come_to_spare_cores(void)
+{
+	for (int comes = 30; comes <= 240; comes *= 2)
+	{
+		double		before = 0;
+		double		taken = 0;
+		Controller	controller;
+
+		unit_case("after %d s", comes);
+		controller_init(&controller, 0);
+		for (double now = 0; now < comes + 30; now += TICK_SECONDS)
+		{
+			double		speed = Min(controller_budget(&controller), 1);
+			double		ran = 0.5 * TICK_SECONDS;
+			double		waits = now < comes ? 0.01 : 0.05 + speed;
+
+			if (now < comes && !controller.resting)
+				before = speed;
+			else if (now >= comes + 5)
+				taken += (1 + waits) / 1.05 * TICK_SECONDS / 25;
+			STEP(.looked = TICK_SECONDS,.others_ran = ran,.others_waited = ran * waits,.awake = speed);
+		}
+		CHECK(before > 0.5);
+		CHECK_BETWEEN(1, taken, 1.25);
+	}
+}
+
+/*
  * test_nobody_ran
  *		Then how long others wait says nothing; and if nobody runs while VACUUM rests, it
  *		doesn't rest for ever.
@@ -1064,6 +1134,8 @@ main(void)
 	UNIT_RUN(test_somebody_who_only_looks);
 	UNIT_RUN(test_somebody_who_watches);
 	UNIT_RUN(test_cores_to_spare);
+	UNIT_RUN(test_a_moment_of_waits);
+	UNIT_RUN(test_others_come_to_spare_cores);
 	UNIT_RUN(test_nobody_ran);
 	UNIT_RUN(test_all_are_late_or_none);
 	UNIT_RUN(test_a_rest_of_the_load_is_spared);
