@@ -68,7 +68,7 @@
 /* Older figures say nothing of now. */
 #define NS_RECENT			NS_PER_S
 #define MOST_FILES_A_LOOK	200
-/* A glance takes 10 to 100 ns a process, so a hundredth of this time at most. */
+/* A glance reads two words of each process: with some cache misses, a small part of this time */
 #define GLANCE_NS_A_PROCESS	10000
 /* The number at work is averaged over about this time; */
 #define SECONDS_AVERAGED	0.5

@@ -37,9 +37,8 @@
  * that vary by themselves average out.  One rest tells little of them: the first ones come
  * earlier, and until there were 32 the budget moves less.  A rest counts as LEAP times the
  * mean at most, and not if nobody ran.  If waits for a core are unknown, FIRST_BUDGET is
- * the most.  What is too much to be chance counts at once, as long as it lasts (beside):
- * while others take less than WAIT_MARGIN times as long as alone VACUUM goes faster, and
- * while they take a quarter longer than in rests, slower.
+ * the most.  What can't be chance counts at once, while it lasts (beside): VACUUM goes
+ * faster if others take less than WAIT_MARGIN times as long as alone; slower beyond 1.25 times a rest.
  *
  * Nobody
  * ------
@@ -104,7 +103,8 @@ controller_step(Controller *controller, const ControllerInput *input)
 	if (controller->alone)
 	{
 		controller->resting = false;
-		controller->at_floor = controller->settling = controller->owed = 0;
+		controller->at_floor = controller->settling = controller->owed = controller->beside = 0;
+		controller->in_force = controller->budget;
 		controller->limit = LIMIT_NOTHING;
 		return;
 	}

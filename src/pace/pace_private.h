@@ -287,7 +287,7 @@ typedef struct TargetState
 	double		target_ms;		/* 0: it goes by others' times */
 	double		latency_ms;		/* as last measured; NaN: nothing was */
 	double		budget;			/* processes; INFINITY: no bound */
-	double		unrested;		/* the same, but for a rest that it takes now */
+	double		unrested;		/* the same, but for rests and bad moments */
 	ControllerLimit limit;
 	bool		is_out_of_reach;	/* missed although VACUUM hardly moves */
 	int			vacuums;		/* that share it */

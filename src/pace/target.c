@@ -388,7 +388,7 @@ publish(LatencyTarget *target, uint64 now)
 		.target_ms = controller->target_ms,
 		.latency_ms = target->latency_ms,
 		.budget = controller_budget(controller),
-		.unrested = controller->alone ? INFINITY : controller->in_force,
+		.unrested = controller->alone ? INFINITY : Max(controller->budget, controller->in_force),
 		.limit = controller->limit,
 		.is_out_of_reach = controller_target_is_out_of_reach(controller),
 	};

@@ -858,7 +858,8 @@ test_a_moment_of_waits(void)
 
 /*
  * test_others_come_to_spare_cores
- *		There were cores to spare, and VACUUM had them; who comes now would wait for it.
+ *		There were cores to spare, and VACUUM had them; who comes now would wait for it.  If
+ *		nobody was there in between, nothing of that is left.
  */
 static void
 test_others_come_to_spare_cores(void)
@@ -885,6 +886,20 @@ test_others_come_to_spare_cores(void)
 		}
 		CHECK(before > 0.5);
 		CHECK_BETWEEN(1, taken, 1.25);
+	}
+
+	for (int tick = 0; tick < 300; tick++)
+	{
+		static Controller controller;
+
+		if (tick == 0)
+			controller_init(&controller, 0);
+		CHECK(tick != 200 || controller_budget(&controller) > 0.5);
+		CHECK(tick <= 220 || controller_budget(&controller) <= FIRST_BUDGET * 1.5);
+		/* somebody who hardly waits, then nobody for five seconds */
+		STEP(.looked = TICK_SECONDS,.others_ran = tick < 200 || tick >= 220 ? 0.5 * TICK_SECONDS : 0,
+			 .others_waited = tick < 200 ? 0.005 * TICK_SECONDS : tick >= 220 ? 0.06 * TICK_SECONDS : 0,
+			 .awake = Min(controller_budget(&controller), 1));
 	}
 }
 
