@@ -34,7 +34,6 @@ static void call_last(int code, Datum arg);
 void
 at_exit(void (*routine) (void))
 {
-	Assert(routine != NULL);
 	Assert(OidIsValid(MyDatabaseId));
 	for (int i = 0; i < nroutines; i++)
 		if (routines[i] == routine)

@@ -29,8 +29,6 @@ config_files_read(ConfigVariable **files)
 {
 	ConfigVariable *tail = NULL;
 
-	Assert(files != NULL);
-
 	*files = NULL;
 	if (ParseConfigFile(ConfigFileName, true, NULL, 0, CONF_FILE_START_DEPTH,
 						DEBUG2, files, &tail) &&
@@ -48,8 +46,6 @@ config_files_text(const char *name, ConfigVariable *files)
 	struct config_generic *parameter = find_option(name, false, true, 0);
 	const char *value = "";
 
-	Assert(name != NULL);
-
 	if (parameter == NULL || parameter->source > PGC_S_FILE)
 		return NULL;
 	for (ConfigVariable *item = files; item != NULL; item = item->next)
@@ -66,8 +62,6 @@ config_files_real(const char *name, ConfigVariable *files, double *value)
 	struct config_generic *option = find_option(name, false, true, 0);
 	struct config_real *parameter;
 	double		number;
-
-	Assert(name != NULL && value != NULL);
 
 	if (string == NULL)
 		return;
@@ -87,8 +81,6 @@ config_files_int(const char *name, ConfigVariable *files, int *value)
 	struct config_generic *option = find_option(name, false, true, 0);
 	struct config_int *parameter;
 	int			number;
-
-	Assert(name != NULL && value != NULL);
 
 	if (string == NULL)
 		return;

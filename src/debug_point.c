@@ -211,8 +211,6 @@ debug_point_reached(const char *name)
 {
 	const char *role = AmBackgroundWorkerProcess() ? "worker" : "leader";
 
-	Assert(name != NULL);
-
 	if (is_set(name, role, "notice"))
 		ereport(NOTICE, (errmsg("debug point \"%s\" reached in %s", name, role)));
 	if (is_set(name, role, "wait"))

@@ -57,8 +57,6 @@ disk_free(const char *path, DiskFree *result)
 	struct stat status;
 	struct statvfs space;
 
-	Assert(path != NULL && result != NULL);
-
 	if (!may_ask || stat(path, &status) != 0 || statvfs(path, &space) != 0)
 		return false;
 	result->device = status.st_dev;

@@ -246,7 +246,6 @@ file_cache_is_wanted(Relation rel, BlockNumber nblocks, uint64 all_blocks)
 {
 	int64		unused;
 
-	Assert(rel != NULL);
 	Assert(all_blocks >= nblocks);
 	if (!may_call || cyclone_preserve_page_cache == PRESERVE_OFF || !STRIPES_FIT ||
 		nblocks < WORTHWHILE_BLOCKS || RelationUsesLocalBuffers(rel) ||
@@ -278,8 +277,6 @@ file_cache_map_bytes(const FileCacheMap *map)
 void
 file_cache_map_init(FileCacheMap *map, BlockNumber nblocks)
 {
-	Assert(map != NULL);
-
 	map->nstripes = nblocks / STRIPE_BLOCKS + 1;
 	for (BlockNumber i = 0; i < map->nstripes; i++)
 		pg_atomic_init_u64(&map->stripes[i], 0);

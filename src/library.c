@@ -59,7 +59,6 @@ library_init(void)
 const char *
 library_path(void)
 {
-	Assert(path != NULL);
 	return path;
 }
 
@@ -73,7 +72,6 @@ library_worker(const char *type, const char *function)
 		.bgw_restart_time = BGW_NEVER_RESTART,
 	};
 
-	Assert(type != NULL && function != NULL);
 	Assert(strlen(type) < BGW_MAXLEN && strlen(function) < BGW_MAXLEN);
 	strlcpy(worker.bgw_library_name, library_path(), sizeof(worker.bgw_library_name));
 	strlcpy(worker.bgw_function_name, function, sizeof(worker.bgw_function_name));

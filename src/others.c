@@ -113,7 +113,6 @@ others_look(Others *others)
 	int			left = 0;
 
 	Assert(IsTransactionState());
-	Assert(others != NULL);
 	if (TransactionIdIsValid(others->limit_xmin))
 		with = GetCurrentVirtualXIDs(others->limit_xmin, true, false, OTHERS_EXCLUDED, &nwith);
 	for (int i = 0; i < others->count; i++)
@@ -254,7 +253,6 @@ others_lock_soon(Oid relid, LOCKMODE mode)
 char *
 others_describe(const OthersFound *who)
 {
-	Assert(who != NULL);
 	Assert(who->end != OTHERS_GONE);
 	if (who->pid == 0)
 		return pstrdup(_("a prepared transaction"));

@@ -28,7 +28,6 @@ own_wait_event(uint32 *event, const char *name)
 	uint32		holdoff = InterruptHoldoffCount;
 	uint32		cancel_holdoff = QueryCancelHoldoffCount;
 
-	Assert(event != NULL && name != NULL);
 	Assert(CritSectionCount == 0);
 	if (likely(*event != 0))
 		return *event;

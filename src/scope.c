@@ -84,8 +84,6 @@ scope_matches(const char *list, const char *schema, const char *name)
 	List	   *patterns;
 	bool		found = false;
 
-	Assert(list != NULL && name != NULL);
-
 	if (SplitGUCList(copy, ',', &patterns))
 		foreach_ptr(char, pattern, patterns)
 			found |= fnmatch(pattern, full != NULL && strchr(pattern, '.') != NULL ? full : name, 0) == 0;

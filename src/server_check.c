@@ -167,8 +167,6 @@ server_fits(void)
 void
 server_refuse_if_unfit(const char *what)
 {
-	Assert(what != NULL);
-
 	refuse_without_preloading();
 	if (unfit_detail != NULL)
 		ereport(ERROR,

@@ -234,7 +234,6 @@ settings_check_patterns(char **newval, void **extra, GucSource source)
 	bool		is_list = SplitGUCList(list, ',', &patterns);
 
 	Assert(newval != NULL && *newval != NULL);
-	Assert(extra != NULL);
 
 	if (!is_list)
 		GUC_check_errdetail("List syntax is invalid.");
@@ -353,8 +352,6 @@ settings_parse_min_free_disk(const char *value, double *result)
 	double		percent = strtod(value, &end);
 	int			size;
 
-	Assert(value != NULL && result != NULL);
-
 	while (isspace((unsigned char) *end))
 		end++;
 	if (end != value && *end == '%')
@@ -422,8 +419,6 @@ settings_is_standby_list(const char *value, bool may_be_empty)
 	char	   *copy = pstrdup(value);
 	List	   *names;
 	bool		is_list = SplitGUCList(copy, ',', &names) && (may_be_empty || names != NIL);
-
-	Assert(value != NULL);
 
 	list_free(names);
 	pfree(copy);

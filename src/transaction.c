@@ -72,7 +72,6 @@ transaction_try(void (*routine) (void *), void *arg)
 	ErrorData  *volatile error = NULL;
 
 	Assert(IsTransactionState() && !IsInParallelMode());
-	Assert(routine != NULL);
 
 	BeginInternalSubTransaction(NULL);
 	MemoryContextSwitchTo(context);
@@ -104,8 +103,6 @@ transaction_try(void (*routine) (void *), void *arg)
 bool
 transaction_error_is_about_data(const ErrorData *error)
 {
-	Assert(error != NULL);
-
 	switch (ERRCODE_TO_CATEGORY(error->sqlerrcode))
 	{
 		case ERRCODE_OPERATOR_INTERVENTION:
@@ -129,7 +126,6 @@ void
 become_owner(Relation rel, SavedUser *saved)
 {
 	Assert(IsTransactionState());
-	Assert(rel != NULL && saved != NULL);
 
 	GetUserIdAndSecContext(&saved->userid, &saved->sec_context);
 	SetUserIdAndSecContext(rel->rd_rel->relowner,

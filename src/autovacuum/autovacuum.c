@@ -103,7 +103,6 @@ autovacuum_vacuum(Relation rel, compat_am_vacuum_params *params, BufferAccessStr
 	Assert(IsTransactionState());
 	Assert(CheckRelationLockedByMe(rel, ShareUpdateExclusiveLock, true));
 	Assert(ActiveSnapshotSet());
-	Assert(params != NULL && servers_vacuum != NULL);
 
 	if (reason == REASON_ENGINE && !running_notes_begin(&key, failures))
 	{
@@ -268,7 +267,6 @@ autovacuum_audit_has_failed(const TableKey *key, const char *name)
 {
 	TimestampTz until;
 
-	Assert(key != NULL);
 	if (!audit_has_failed())
 		return false;
 	until = table_log_failed(key, ERRCODE_DATA_CORRUPTED, true, NULL);

@@ -146,8 +146,6 @@ running_notes_begin(const TableKey *key, uint32 failures)
 {
 	RunningNote note = make_note(key, failures, 0, 0);
 
-	Assert(key != NULL);
-
 	/* in a worker of autovacuum or compaction */
 	Assert(MyProcNumber >= 0 && MyProcNumber < MaxBackends);
 	Assert(!has_note);

@@ -129,7 +129,6 @@ table_log_breaker_is_open(const TableKey *key, uint32 *failures)
 	bool		is_open;
 
 	Assert(entries != NULL && !LWLockHeldByMe(lock));
-	Assert(key != NULL && failures != NULL);
 
 	LWLockAcquire(lock, LW_SHARED);
 	entry = hash_search(entries, key, HASH_FIND, NULL);
@@ -149,7 +148,6 @@ table_log_done(const TableKey *key, AutovacuumReason reason, const AutovacuumRes
 	TableEntry *entry;
 
 	Assert(entries != NULL && !LWLockHeldByMe(lock));
-	Assert(key != NULL && result != NULL);
 	Assert(reason <= REASON_NO_NOTE);
 
 	LWLockAcquire(lock, LW_EXCLUSIVE);
@@ -182,8 +180,6 @@ table_log_cancelled(const TableKey *key, const AutovacuumResult *result)
 {
 	TableEntry *entry;
 
-	Assert(key != NULL && result != NULL);
-
 	LWLockAcquire(lock, LW_EXCLUSIVE);
 	entry = enter(key);
 	if (entry != NULL)
@@ -208,8 +204,6 @@ table_log_failed(const TableKey *key, int sqlerrcode, bool is_audits,
 {
 	TableEntry *entry;
 	TimestampTz until = 0;
-
-	Assert(key != NULL);
 
 	LWLockAcquire(lock, LW_EXCLUSIVE);
 	entry = enter(key);
@@ -289,7 +283,6 @@ table_log_reopen(const TableKey *key, uint32 failures, bool is_audits, Timestamp
 	TableEntry *entry;
 
 	Assert(!IsUnderPostmaster);
-	Assert(key != NULL);
 
 	if (until <= now)
 		return 0;
@@ -376,8 +369,6 @@ table_log_all_are_left(void)
 {
 	uint32		nobody = 0;
 
-	Assert(all != NULL);
-
 	if ((TimestampTz) pg_atomic_read_u64(&all->left_until) > GetCurrentTimestamp())
 		return true;
 	if (pg_atomic_read_u32(&all->on_trial) == 0)
@@ -398,7 +389,6 @@ end_trial_at_exit(void)
 bool
 table_log_all_may_be_left(void)
 {
-	Assert(all != NULL);
 	return (TimestampTz) pg_atomic_read_u64(&all->left_until) > GetCurrentTimestamp() ||
 		pg_atomic_read_u32(&all->on_trial) != 0;
 }
@@ -413,8 +403,6 @@ table_log_end_trial(bool went_well)
 {
 	uint32		me = MyProcPid;
 	bool		ends = went_well && pg_atomic_read_u32(&all->tried_by) == me;
-
-	Assert(all != NULL);
 
 	if (ends)
 		pg_atomic_write_u32(&all->on_trial, 0);
@@ -433,7 +421,6 @@ table_log_last_seconds(const TableKey *key, double *seconds)
 	TableEntry *entry;
 
 	Assert(entries == NULL || !LWLockHeldByMe(lock));
-	Assert(key != NULL && seconds != NULL);
 
 	if (entries == NULL)
 		return false;

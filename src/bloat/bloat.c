@@ -460,7 +460,6 @@ bloat_try(Relation rel, void (*routine) (void *), void *arg)
 	ErrorData  *error;
 
 	Assert(!IsInParallelMode());
-	Assert(rel != NULL && routine != NULL);
 
 	error = transaction_try(routine, arg);
 	if (error == NULL)

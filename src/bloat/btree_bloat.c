@@ -111,9 +111,7 @@ btree_bloat(Relation index, uint32 most_pages, pg_prng_state *prng,
 	Buffer		buffer;
 
 	Assert(index->rd_rel->relam == BTREE_AM_OID);
-	Assert(prng != NULL);
 	Assert(heap != NULL && heap->dead_roots >= 0 && heap->dead_roots <= 1);
-	Assert(estimate != NULL);
 
 	begin_packing(&survey.all, index, 1);
 	begin_packing(&survey.thinned, index, 1 - heap->dead_roots);

@@ -98,7 +98,6 @@ heap_bloat(Relation rel, uint32 most_pages, pg_prng_state *prng,
 	double		room;
 
 	Assert(RELKIND_HAS_TABLE_AM(rel->rd_rel->relkind));
-	Assert(prng != NULL && estimate != NULL);
 
 	survey.table = RelationGetRelationName(rel);
 	survey.block = InvalidBlockNumber;

@@ -78,7 +78,6 @@ index_rebuilt_pages(Relation index, uint32 most_pages, pg_prng_state *prng)
 	Buffer		buffer;
 
 	Assert(index_bloat_is_known(index->rd_rel->relam));
-	Assert(prng != NULL);
 	while (BufferIsValid(buffer = page_sample_next(sample)))
 	{
 		double		quantities[INDEX_QUANTITIES] = {0};

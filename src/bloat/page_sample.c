@@ -103,7 +103,6 @@ page_sample_begin(Relation rel, BlockNumber first_block, uint32 most_pages,
 
 	Assert(CheckRelationLockedByMe(rel, AccessShareLock, true));
 	Assert(most_pages > 0);
-	Assert(prng != NULL);
 
 	sample->rel = rel;
 	sample->first_block = first_block;
@@ -138,7 +137,6 @@ page_sample_measured(PageSample *sample, Buffer buffer,
 	double		averages[NMAPS];
 
 	Assert(BufferIsValid(buffer));
-	Assert(quantities != NULL);
 	Assert(nquantities > 0 && nquantities <= MAX_QUANTITIES);
 	Assert(stratum < sample->nstrata);
 	Assert(BufferGetBlockNumber(buffer) >= stratum_start(sample, stratum) &&
@@ -238,8 +236,6 @@ page_sample_total(const PageSample *sample, int quantity)
 void
 page_sample_end(PageSample *sample)
 {
-	Assert(sample != NULL);
-
 	read_stream_end(sample->stream);
 	FreeAccessStrategy(sample->strategy);
 	if (BufferIsValid(sample->vmbuffer))

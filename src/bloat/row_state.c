@@ -25,9 +25,7 @@ row_state(HeapTupleHeader tuple, TransactionId oldest_xmin, bool *lacks_hints)
 	uint16		infomask = tuple->t_infomask;
 	TransactionId xmax;
 
-	Assert(tuple != NULL);
 	Assert(TransactionIdIsValid(oldest_xmin));
-	Assert(lacks_hints != NULL);
 
 	if (!HeapTupleHeaderXminCommitted(tuple))
 	{

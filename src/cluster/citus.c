@@ -320,8 +320,6 @@ command_datum(void *command)
 bool
 citus_is_same_node(const CitusNode *one, const CitusNode *other)
 {
-	Assert(one != NULL && other != NULL);
-
 	if (one->name == NULL || other->name == NULL)
 		return one->name == other->name;
 	return one->port == other->port && strcmp(one->name, other->name) == 0;
@@ -331,8 +329,6 @@ citus_is_same_node(const CitusNode *one, const CitusNode *other)
 List *
 citus_add_node(List *nodes, const CitusNode *node)
 {
-	Assert(node != NULL);
-
 	foreach_ptr(CitusNode, other, nodes)
 	{
 		if (citus_is_same_node(other, node))

@@ -59,7 +59,6 @@ cluster_answer_take(ClusterVacuum *vacuum, List *shards, const CitusAnswer *answ
 	List	   *messages;
 	bool		failed;
 
-	Assert(vacuum != NULL);
 	Assert(shards != NIL);
 	Assert(answer != NULL && answer->result != NULL);
 
@@ -244,7 +243,6 @@ tell(ClusterVacuum *vacuum, List *shards, const NodeMessage *message)
 static int
 level_of(const char *severity)
 {
-	Assert(severity != NULL);
 	if (strcmp(severity, "INFO") == 0)
 		return INFO;
 	if (strcmp(severity, "NOTICE") == 0)

@@ -96,7 +96,6 @@ cluster_vacuum(List *rels, List *options, const VacuumOptions *read)
 	ClusterVacuum vacuum;
 
 	Assert(rels != NIL && IsTransactionState());
-	Assert(read != NULL);
 	MemoryContextSwitchTo(context);
 	init_cluster_vacuum(&vacuum, options, read, true);
 	foreach_node(VacuumRelation, named, rels)
@@ -187,8 +186,6 @@ cluster_parse_vacuum(const char *text)
 {
 	List	   *parsed = raw_parser(text, RAW_PARSE_DEFAULT);
 	Node	   *stmt;
-
-	Assert(text != NULL);
 
 	if (list_length(parsed) != 1)
 		return NULL;

@@ -182,7 +182,6 @@ distributed_is_for_other(List *rels, const VacuumOptions *options)
 	Owner		owner;
 
 	Assert(IsTransactionState());
-	Assert(options != NULL);
 
 	if (!find_owner(rels, &owner))
 		return false;
@@ -215,7 +214,6 @@ distributed_is_for_cluster(List *rels, const VacuumOptions *options, List **here
 	const OtherLibrary *library;
 
 	Assert(IsTransactionState());
-	Assert(options != NULL && here != NULL);
 
 	*here = NIL;
 	if (!is_ours || options->is_repack || rels == NIL ||
@@ -271,7 +269,6 @@ distributed_table_is_for_other(Oid relid, const char **is_what)
 	Assert(IsTransactionState());
 	Assert(OidIsValid(relid));
 	Assert(CheckRelationOidLockedByMe(relid, AccessShareLock, true));
-	Assert(is_what != NULL);
 
 	for (int i = 0; i < lengthof(libraries); i++)
 	{

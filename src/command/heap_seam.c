@@ -114,8 +114,6 @@ heap_seam_is_set(void)
 static void
 vacuum_heap(Relation rel, compat_am_vacuum_params *params, BufferAccessStrategy strategy)
 {
-	Assert(servers_vacuum != NULL);
-
 	if (!IsUnderPostmaster || rel->rd_tableam != GetHeapamTableAmRoutine())
 		servers_vacuum(rel, params, strategy);
 	else if (AmAutoVacuumWorkerProcess())
@@ -196,7 +194,6 @@ replace_pointer(RelationVacuum *place, RelationVacuum value)
 	uintptr_t	end = TYPEALIGN(page_size, (uintptr_t) (place + 1));
 	Place		found = {.address = (uintptr_t) place,.page_size = page_size};
 
-	Assert(place != NULL && value != NULL);
 	if (DEBUG_LIMIT(seam_fails, 0))
 		return "it was to fail";
 	(void) dl_iterate_phdr(find_protection, &found);

@@ -75,8 +75,6 @@ vacuum_options_read(const VacuumStmt *stmt, VacuumOptions *options)
 {
 	VacuumParams *params = &options->params;
 
-	Assert(stmt != NULL && options != NULL);
-
 	memset(options, 0, sizeof(*options));
 	options->ring_size_kb = -1;
 	params->options = VACOPT_PROCESS_MAIN | VACOPT_PROCESS_TOAST;
@@ -102,8 +100,6 @@ bool
 vacuum_options_have_dry_run(const VacuumStmt *stmt, bool *on)
 {
 	bool		found = false;
-
-	Assert(stmt != NULL && on != NULL);
 
 	if (!stmt->is_vacuumcmd)
 		return false;
@@ -138,8 +134,6 @@ vacuum_options_without_dry_run(List *list)
 bool
 vacuum_options_are_ours(const VacuumStmt *stmt)
 {
-	Assert(stmt != NULL);
-
 	foreach_node(DefElem, def, stmt->options)
 	{
 		if (strcmp(def->defname, "full") == 0 &&
@@ -153,8 +147,6 @@ vacuum_options_are_ours(const VacuumStmt *stmt)
 bool
 vacuum_options_have_full(const VacuumStmt *stmt)
 {
-	Assert(stmt != NULL);
-
 	foreach_node(DefElem, def, stmt->options)
 	{
 		if (strcmp(def->defname, "full") == 0)
@@ -167,8 +159,6 @@ vacuum_options_have_full(const VacuumStmt *stmt)
 bool
 vacuum_options_have_latency_target(const VacuumStmt *stmt)
 {
-	Assert(stmt != NULL);
-
 	if (!stmt->is_vacuumcmd)
 		return false;
 	foreach_node(DefElem, def, stmt->options)
@@ -184,7 +174,6 @@ void
 vacuum_options_read_latency_target(const VacuumStmt *stmt, VacuumOptions *options)
 {
 	Assert(vacuum_options_have_latency_target(stmt));
-	Assert(options != NULL);
 
 	(void) vacuum_options_read(stmt, options);
 	/* that stops at an option that the server refuses */
@@ -224,8 +213,6 @@ vacuum_options_for_server(List *list)
 void
 vacuum_options_explain_faults(const VacuumStmt *stmt)
 {
-	Assert(stmt != NULL);
-
 	foreach_node(DefElem, def, stmt->options)
 	{
 		if (strcmp(def->defname, "full") == 0)
@@ -317,8 +304,6 @@ BufferAccessStrategy
 vacuum_options_make_ring(const VacuumOptions *options)
 {
 	int			size_kb = options->ring_size_kb;
-
-	Assert(options != NULL);
 
 	if (size_kb == -1)
 		size_kb = VacuumBufferUsageLimit;
@@ -673,8 +658,6 @@ repack_options_read(const RepackStmt *stmt, VacuumOptions *options)
 	bool		has_parallel = repack_options_have_parallel(stmt);
 	bool		concurrently = false;
 
-	Assert(stmt != NULL && options != NULL);
-
 	memset(options, 0, sizeof(*options));
 	options->is_repack = true;
 	options->ring_size_kb = -1;
@@ -717,8 +700,6 @@ repack_options_read(const RepackStmt *stmt, VacuumOptions *options)
 bool
 repack_options_have_parallel(const RepackStmt *stmt)
 {
-	Assert(stmt != NULL);
-
 	foreach_node(DefElem, def, stmt->params)
 	{
 		if (strcmp(def->defname, "parallel") == 0)

@@ -103,7 +103,6 @@ relations_vacuum(List *named, const VacuumParams *params,
 	Assert((params->options & VACOPT_ONLY_DATABASE_STATS) == 0);
 	Assert(IsTransactionState() && !running);
 	Assert(GetCurrentTransactionNestLevel() == 1 && !IsInParallelMode());
-	Assert(context != NULL);
 
 	targets = relations_list(named, params->options, context);
 
@@ -434,7 +433,6 @@ relation_is_for_server(Relation rel, const VacuumParams *params)
 	TableKey	key = table_log_key(rel);
 
 	Assert(CheckRelationLockedByMe(rel, AccessShareLock, true));
-	Assert(params != NULL);
 
 	if (relkind != RELKIND_RELATION &&
 		relkind != RELKIND_MATVIEW &&
@@ -541,7 +539,6 @@ relations_apply_reloptions(Relation rel, VacuumParams *params)
 	const StdRdOptions *opts = (const StdRdOptions *) rel->rd_options;
 
 	Assert(CheckRelationLockedByMe(rel, AccessShareLock, true));
-	Assert(params != NULL);
 
 	if (params->index_cleanup == VACOPTVALUE_UNSPECIFIED)
 		params->index_cleanup = index_cleanup_default(opts);
@@ -587,7 +584,6 @@ relation_rewrite(Relation rel, RepackCommand command, const VacuumParams *params
 	Assert(IsTransactionState() && GetCurrentTransactionNestLevel() == 1);
 	Assert(ActiveSnapshotSet());
 	Assert(CheckRelationLockedByMe(rel, AccessExclusiveLock, false));
-	Assert(params != NULL);
 
 	become_owner(rel, &saved);
 	pace_write_steadily();

@@ -65,7 +65,6 @@ repack_relations(VacuumRelation *named, const VacuumParams *params, MemoryContex
 
 	Assert(IsTransactionState());
 	Assert(ActiveSnapshotSet());
-	Assert(params != NULL && context != NULL);
 
 	PG_TRY();
 	{

@@ -198,7 +198,6 @@ take_vacuum_first(PlannedStmt *pstmt, const char *query_string,
 	Call		call = {overtaken_hook, pstmt, query_string,
 	read_only_tree, context, params, query_env, dest, qc};
 
-	Assert(overtaken_hook != NULL);
 	if (!is_done(&call))
 		pass_on(&call);
 }

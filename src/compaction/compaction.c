@@ -207,8 +207,6 @@ compaction_make_way(Node *stmt)
 	const char *name = NULL;
 	Oid			database;
 
-	Assert(stmt != NULL);
-
 	if (compaction_shared == NULL || !workers_are_there() || !IsTransactionState() ||
 		IsAbortedTransactionBlockState())
 		return;
@@ -306,7 +304,6 @@ leave_database(Oid database)
 bool
 compaction_has_database(const char *name)
 {
-	Assert(name != NULL);
 	return cyclone_compaction_databases[0] == '\0' ||
 		scope_matches(cyclone_compaction_databases, NULL, name);
 }

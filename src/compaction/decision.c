@@ -113,8 +113,6 @@ compaction_decide(const CompactionFacts *facts)
 	double		pause;
 	double		share = facts->bytes > 0 ? 100 * facts->would_win / facts->bytes : 0;
 
-	Assert(facts != NULL);
-
 	if (facts->is_standby)
 		return verdict(COMPACTION_STANDBY, NAN, -1);
 	if (facts->is_running)
@@ -306,8 +304,6 @@ name. */
 CompactionOutcome
 compaction_outcome_of(const char *name)
 {
-	Assert(name != NULL);
-
 	for (int i = 0; i < lengthof(outcomes); i++)
 		if (strcmp(name, outcomes[i]) == 0)
 			return i;

@@ -129,7 +129,6 @@ objects_run_sql(const char *sql, int nargs, Oid *types, Datum *values, const cha
 	int			code;
 
 	Assert(IsTransactionState() && ActiveSnapshotSet());
-	Assert(sql != NULL);
 	Assert(nargs == 0 || (types != NULL && values != NULL));
 
 	pgstat_report_activity(STATE_RUNNING, sql);

@@ -53,8 +53,6 @@ window_parse(const char *text, CompactionWindow *window, const char **problem)
 {
 	const char *at = text;
 
-	Assert(text != NULL && window != NULL && problem != NULL);
-
 	memset(window, 0, sizeof(*window));
 	skip_spaces(&at);
 	if (*at == '\0')
@@ -82,7 +80,6 @@ window_parse(const char *text, CompactionWindow *window, const char **problem)
 bool
 window_has(const CompactionWindow *window, int minute)
 {
-	Assert(window != NULL);
 	Assert(minute >= 0 && minute < MINUTES_PER_WEEK);
 	return (window->minutes[minute / 8] & (1 << (minute % 8))) != 0;
 }
@@ -97,8 +94,6 @@ window_next_change(const CompactionWindow *window, pg_time_t moment, WallClock c
 {
 	bool		is_open = window_has(window, clock(moment));
 	pg_time_t	begin = moment - moment % SECS_PER_MINUTE;
-
-	Assert(window != NULL && clock != NULL);
 
 	for (int i = 0; i < LONGEST_LOOK; i += STEP)
 	{

@@ -106,8 +106,6 @@ dry_run_statement(const VacuumStmt *stmt, const VacuumOptions *options)
 {
 	const VacuumParams *params = &options->params;
 
-	Assert(stmt != NULL && options != NULL);
-
 	if (params->options & (VACOPT_ANALYZE | VACOPT_ONLY_DATABASE_STATS))
 		ereport(ERROR,
 				(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),

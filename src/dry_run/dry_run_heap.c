@@ -83,7 +83,6 @@ dry_run_heap(Relation rel, const VacuumParams *params, DryRun *run)
 
 	Assert(IsTransactionState());
 	Assert(CheckRelationLockedByMe(rel, AccessShareLock, true));
-	Assert(params != NULL && run != NULL);
 	look->rel = rel;
 	look->run = run;
 	look->has_indexes = run->nindexes > 0;

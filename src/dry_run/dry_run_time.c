@@ -39,8 +39,6 @@ dry_run_time(Relation rel, DryRun *run)
 	int			nrows = history_rows_are_kept() ? history_rows_copy(&rows) : 0;
 	const HistoryRow *found[MAX_RUNS];
 
-	Assert(rel != NULL && run != NULL);
-
 	run->nruns = find_runs(run, RelationGetRelid(rel), rows, nrows, found);
 	run->runs_are_own = run->nruns > 0;
 	if (!run->runs_are_own)

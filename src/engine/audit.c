@@ -166,7 +166,6 @@ audit_age(TableVacuum *vacuum, const VacuumCounters *counters)
 	AuditPlace	place = {.rel = vacuum->rel,.blkno = InvalidBlockNumber};
 
 	Assert(is_leader(vacuum) && !IsInParallelMode());
-	Assert(counters != NULL);
 
 	if (TransactionIdIsValid(counters->new_relfrozenxid) &&
 		TransactionIdPrecedes(counters->audited_relfrozenxid, counters->new_relfrozenxid))
@@ -203,6 +202,5 @@ audit_fail(TableVacuum *vacuum, const AuditPlace *place, const char *engine, con
 
 	Assert(vacuum->member >= 0 && vacuum->member < vacuum->shared->nmembers);
 	Assert(place != NULL && place->rel != NULL);
-	Assert(engine != NULL && audit != NULL);
 	audit_raise(place, "VACUUM", state, engine, audit);
 }

@@ -76,7 +76,6 @@ audit_raise(const AuditPlace *place, const char *command, const char *state,
 	Assert(CritSectionCount == 0);
 	Assert(place->rel != NULL);
 	Assert(!BufferIsValid(place->buffer) || compat_is_locked(place->buffer));
-	Assert(command != NULL && state != NULL && engine != NULL && audit != NULL);
 	if (BufferIsValid(place->buffer))
 	{
 		page = (Page) copy.data;

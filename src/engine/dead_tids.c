@@ -202,7 +202,6 @@ dead_tids_catch_up(DeadTids *store, char **failure)
 
 		if (segment == NULL)
 		{
-			Assert(failure != NULL);
 			segment = attempt_attach_segment(handle, failure);
 			if (segment == NULL)
 				return false;

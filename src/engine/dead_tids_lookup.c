@@ -154,7 +154,6 @@ dead_tids_next_page(const DeadTids *store, BlockNumber start, BlockNumber end,
 	BlockNumber blkno = start;
 
 	Assert(store->round == store->shared->round);
-	Assert(page != NULL);
 	while (blkno < end && blkno / CHUNK_BLOCKS < store->shared->nchunks)
 	{
 		uint32		chunk = blkno / CHUNK_BLOCKS;

@@ -165,7 +165,6 @@ ring_pages_visited(RingPages *ring, Relation rel, BlockNumber blkno, Buffer buff
 	Turn		turn;
 
 	Assert(CritSectionCount == 0 && InterruptHoldoffCount == 0);
-	Assert(rel != NULL);
 	Assert(BlockNumberIsValid(blkno) && BufferIsValid(buffer));
 
 	/* in the failsafe there is no ring */

@@ -38,7 +38,6 @@ table_run(Relation rel, const VacuumParams *params, BufferAccessStrategy strateg
 	Assert(ActiveSnapshotSet() && !IsInParallelMode());
 	Assert(CheckRelationLockedByMe(rel, ShareUpdateExclusiveLock, true));
 	Assert(rel->rd_rel->relowner == GetUserId());
-	Assert(params != NULL && caller != NULL && result != NULL);
 
 	PG_TRY();
 	{

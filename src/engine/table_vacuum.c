@@ -108,7 +108,6 @@ table_vacuum(Relation rel, const VacuumParams *params,
 	Assert(ActiveSnapshotSet() && !IsInParallelMode());
 	Assert(CheckRelationLockedByMe(rel, ShareUpdateExclusiveLock, true));
 	Assert(rel->rd_rel->relowner == GetUserId());
-	Assert(params != NULL);
 	if (is_reported)
 		report_begin(&start);
 	pgstat_progress_start_command(PROGRESS_COMMAND_VACUUM, RelationGetRelid(rel));

@@ -171,7 +171,6 @@ find_hold(GuardedVacuum *vacuum, GuardState *state)
 	uint64		rate = pg_atomic_read_u64(&guards_shared->wal_rate);
 	bool		is_urgent = pg_atomic_read_u32(&vacuum->is_urgent) != 0;
 
-	Assert(guards_shared != NULL && vacuum != NULL);
 	memset(state, 0, sizeof(*state));
 	if (until != 0 && !is_urgent)
 	{
@@ -237,8 +236,6 @@ guards_find_vacuum(int *pid)
 {
 	PGPROC	   *proc = BackendPidGetProc(*pid);
 	PGPROC	   *leader = proc != NULL && proc->lockGroupLeader != NULL ? proc->lockGroupLeader : proc;
-
-	Assert(pid != NULL);
 
 	/*
 	 * The number may belong to another process now, which then leads none, or

@@ -83,7 +83,6 @@ guards_look_at_disk(uint64 now)
 	double		min_free;
 	uint64		due;
 
-	Assert(vacuum != NULL);
 	min_free = read_double(&vacuum->min_free_disk);
 	due = pg_atomic_read_u64(&vacuum->next_disk_look);
 	if (now < due || !pg_atomic_compare_exchange_u64(&vacuum->next_disk_look, &due, now + LOOK_NS))

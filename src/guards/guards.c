@@ -114,7 +114,6 @@ guards_begin_command(void (*while_held) (void))
 	TimestampTz statement = GetCurrentStatementStartTimestamp();
 
 	Assert(MyProcNumber >= 0 && MyProcNumber < MaxBackends);
-	Assert(guards_shared != NULL);
 	vacuum = &guards_shared->vacuums[MyProcNumber];
 
 	LWLockAcquire(guards_shared->lock, LW_EXCLUSIVE);
@@ -182,7 +181,6 @@ guards_end_command(void)
 {
 	GuardedVacuum *vacuum = &guards_shared->vacuums[MyProcNumber];
 
-	Assert(guards_shared != NULL);
 	guards_leave();
 	if (vacuum->pid != MyProcPid)
 		return;
@@ -261,7 +259,6 @@ static void
 set_limits(int wal_rate, int max_lag, const char *lag_of, const char *delayed,
 		   double min_free_disk)
 {
-	Assert(guards_shared != NULL && lag_of != NULL && delayed != NULL);
 	if (guarded.vacuum != NULL)
 		write_double(&guarded.vacuum->min_free_disk, min_free_disk);
 	LWLockAcquire(guards_shared->lock, LW_EXCLUSIVE);
@@ -280,8 +277,6 @@ guards_reread(ConfigVariable *files)
 	int			max_lag = cyclone_max_replica_lag;
 	double		min_free_disk = cyclone_min_free_disk;
 	const char *value;
-
-	Assert(guards_shared != NULL);
 
 	config_files_int("cyclone.max_wal_rate", files, &wal_rate);
 	config_files_int("cyclone.max_replica_lag", files, &max_lag);
@@ -321,8 +316,6 @@ guards_held(void)
 {
 	GuardTimes	times;
 
-	Assert(guards_shared != NULL);
-
 	for (int i = 0; i < NUM_GUARDS; i++)
 		times.seconds[i] = (double) guards_held_ns(&guards_shared->vacuums[MyProcNumber], i) / NS_PER_S;
 	return times;
@@ -333,8 +326,6 @@ GuardTimes
 guards_held_since(const GuardTimes *before)
 {
 	GuardTimes	times = guards_held();
-
-	Assert(before != NULL);
 
 	for (int i = 0; i < NUM_GUARDS; i++)
 		times.seconds[i] = Max(times.seconds[i] - before->seconds[i], 0);
@@ -353,7 +344,6 @@ void
 guards_join(int leader)
 {
 	Assert(leader == INVALID_PROC_NUMBER || (leader >= 0 && leader < MaxBackends));
-	Assert(guards_shared != NULL);
 	memset(&guarded, 0, sizeof(guarded));
 	if (leader != INVALID_PROC_NUMBER)
 		guarded.vacuum = &guards_shared->vacuums[leader];
@@ -489,7 +479,6 @@ guards_resume_stream(ReadStream *stream, void **per_buffer_data, Buffer *other_p
 	Buffer		buffer = InvalidBuffer;
 
 	Assert(guarded.pins > 0);
-	Assert(stream != NULL);
 	while (unlikely(guarded.stream_is_cut) && !BufferIsValid(buffer))
 	{
 		Assert(guarded.pins == 1);

@@ -89,7 +89,6 @@ guards_is_urgent(GuardedVacuum *vacuum)
 				next_multi,
 				oldest_multi;
 
-	Assert(vacuum != NULL);
 	if (pg_atomic_read_u32(&vacuum->is_urgent) != 0)
 		return true;
 	if (next - TransamVariables->oldestXid >
@@ -161,7 +160,6 @@ guards_end_hold(Guard guard)
 	uint64		now = now_ns();
 	uint32		holds;
 
-	Assert(vacuum != NULL);
 	/* before the count, as the next hold changes it */
 	start = pg_atomic_read_u64(&vacuum->hold_start[guard]);
 	pg_read_barrier();
@@ -185,7 +183,6 @@ guards_held_ns(GuardedVacuum *vacuum, Guard guard)
 	uint64		now = now_ns();
 	uint64		before = pg_atomic_read_u64(&vacuum->held_ns[guard]);
 
-	Assert(vacuum != NULL);
 	Assert(guard < NUM_GUARDS);
 	return pg_atomic_read_u32(&vacuum->holds[guard]) > 0 && now > start ? before + now - start : before;
 }
@@ -230,7 +227,6 @@ guards_tell_wal(void)
 uint64
 guards_wal_written(int pid)
 {
-	Assert(guards_shared != NULL);
 	Assert(pid != 0);
 	for (int i = 0; i < MaxBackends; i++)
 	{
@@ -244,7 +240,6 @@ guards_wal_written(int pid)
 uint64
 guards_take_wal(void)
 {
-	Assert(guards_shared != NULL);
 	if (guarded.vacuum != NULL)
 		guards_tell_wal();
 	return pg_atomic_exchange_u64(&guards_shared->vacuums[MyProcNumber].wal_written, 0);

@@ -64,7 +64,6 @@ lag_law_step(LagLaw *law, const LagSeen *seen)
 	double		others = Max(seen->written - seen->ours, 0) / seen->seconds;
 	double		rate;
 
-	Assert(law != NULL && seen != NULL);
 	Assert(seen->seconds > 0 && seen->bound > 0);
 	if (law->speed <= 0)
 		law->speed = FIRST_SPEED;

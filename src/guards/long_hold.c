@@ -29,7 +29,6 @@ guards_say_if_held_for_long(Guard guard)
 	int			seconds;
 
 	Assert(guard < NUM_GUARDS);
-	Assert(vacuum != NULL);
 	seconds = guards_held_ns(vacuum, guard) / NS_PER_S;
 
 	if (guards_held_ns(vacuum, guard) < (uint64) DEBUG_LIMIT(long_hold, LONG_HOLD_MS) * NS_PER_MS ||

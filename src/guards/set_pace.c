@@ -125,8 +125,6 @@ guards_apply_pace(double *cost_delay, int *cost_limit, double *latency_target)
 {
 	SetPace		set;
 
-	Assert(cost_delay != NULL && cost_limit != NULL && latency_target != NULL);
-
 	if (!guards_pace_is_set() || VacuumFailsafeActive ||
 		pg_atomic_read_u32(&guarded.vacuum->is_in_a_hurry) != 0)
 		return;

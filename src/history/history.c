@@ -110,7 +110,6 @@ history_begin(HistoryKind kind, Relation rel, const VacuumParams *params)
 	Assert((unsigned) kind <= HISTORY_REPACK);
 	Assert(IsTransactionState());
 	Assert(CheckRelationLockedByMe(rel, ShareUpdateExclusiveLock, true));
-	Assert(params != NULL);
 
 	is_running = false;
 	progress_run(kind, RelationGetRelid(rel), AmAutoVacuumWorkerProcess(), pages);
@@ -165,8 +164,6 @@ history_vacuumed(const TableResult *result)
 	HistoryFigures *figures = history_figures();
 	const VacuumCounters *counters = &result->counters;
 	const double *seconds = result->phase_seconds;
-
-	Assert(result != NULL);
 
 	if (figures == NULL)
 		return;

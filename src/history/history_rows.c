@@ -197,8 +197,6 @@ history_rows_add(HistoryRow *row)
 	bool		is_written;
 	int			error;
 
-	Assert(row != NULL);
-	Assert(shared != NULL);
 	Assert(row->kind <= HISTORY_REPACK && row->outcome <= HISTORY_FAILED &&
 		   row->started_by <= HISTORY_COMPACTION);
 	Assert(!LWLockHeldByMe(file_lock) && !LWLockHeldByMe(rows_lock));
@@ -231,7 +229,6 @@ history_rows_copy(HistoryRow **rows)
 {
 	int			nrows;
 
-	Assert(rows != NULL);
 	Assert(shared == NULL || !LWLockHeldByMe(rows_lock));
 
 	*rows = NULL;
@@ -265,7 +262,6 @@ history_rows_last_autovacuum(Oid database, Oid relid, double *seconds)
 	bool		is_known = false;
 
 	Assert(shared == NULL || !LWLockHeldByMe(rows_lock));
-	Assert(seconds != NULL);
 
 	if (shared == NULL)
 		return false;

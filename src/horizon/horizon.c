@@ -102,7 +102,6 @@ horizon_of(const HorizonHolder *holder, HorizonScope scope, Oid database)
 {
 	TransactionId xid = InvalidTransactionId;
 
-	Assert(holder != NULL);
 	Assert((unsigned) scope <= SCOPE_SHARED);
 	if (scope == SCOPE_OWN)
 		return InvalidTransactionId;

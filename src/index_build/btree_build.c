@@ -86,7 +86,6 @@ btree_build_begin(BtreeBuild *build, const BtreeSample *sample, int nparts, Rela
 	int64		passed = 0;
 	int			next = 1;
 
-	Assert(build != NULL);
 	Assert(nparts == 1 || (nparts > 1 && sample != NULL));
 	Assert(nparts == 1 || (sample->nrows > 0 && sample->weight > 0));
 	Assert(new_blocks_are_ours(index));
@@ -132,7 +131,6 @@ btree_build_parts(BtreePart *parts, int nparts, SharedFileSet *files, Relation h
 	TablePass	pass = {.heap = heap,.nsorts = nparts};
 	instr_time	start;
 
-	Assert(parts != NULL);
 	Assert(nparts > 0);
 	Assert(parts[0].collection == NULL || nparts == 1);
 	Assert(CheckRelationLockedByMe(heap, ShareLock, true));
@@ -253,7 +251,6 @@ btree_build_pages(PartSort *sort, SharedFileSet *files, Relation heap)
 void
 btree_build_end(BtreeBuild *build, SharedFileSet *files, Relation heap, Relation index)
 {
-	Assert(build != NULL);
 	Assert(CheckRelationLockedByMe(heap, ShareLock, true));
 	Assert(build->relid == RelationGetRelid(index));
 	Assert(CheckRelationLockedByMe(index, AccessExclusiveLock, true));

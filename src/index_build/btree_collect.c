@@ -146,7 +146,6 @@ void
 btree_collection_begin(BtreeCollection *collection, Size size, BlockNumber nblocks, int nparts,
 					   int nindexes)
 {
-	Assert(collection != NULL);
 	Assert(size > 0 && nparts > 0 && nindexes > 0);
 	collection->size = size;
 	collection->nindexes = nindexes;
@@ -182,7 +181,6 @@ btree_collect_rows(BtreeCollection *collection, BtreePart *parts, Relation heap)
 	TableRows	rows = {.heap = heap,.next_blocks = next_range,.take_page = collect_page,.arg = &collecting};
 	bool		is_whole = true;
 
-	Assert(collection != NULL && parts != NULL);
 	Assert(CheckRelationLockedByMe(heap, ShareLock, true));
 
 	collecting.slot = MakeSingleTupleTableSlot(RelationGetDescr(heap), &TTSOpsHeapTuple);

@@ -33,7 +33,6 @@ btree_entry_order(KeyOrder *order, Relation index)
 {
 	BTScanInsert key = _bt_mkscankey(index, NULL);
 
-	Assert(order != NULL);
 	Assert(index->rd_rel->relam == BTREE_AM_OID);
 	Assert(CheckRelationLockedByMe(index, AccessShareLock, true));
 
@@ -60,7 +59,6 @@ btree_entry_compare(const KeyOrder *order, Entry *left, const Datum *values,
 					const bool *isnull, ItemPointer tid)
 {
 	Assert(order->nkeys > 0 && order->nkeys <= INDEX_MAX_KEYS);
-	Assert(left != NULL && values != NULL && isnull != NULL);
 	Assert(ItemPointerIsValid(tid));
 	for (int i = 0; i < order->nkeys; i++)
 	{
@@ -79,7 +77,6 @@ void
 btree_entry_take_apart(const KeyOrder *order, IndexTuple tuple, Entry *entry)
 {
 	Assert(order->nkeys > 0 && order->nkeys <= INDEX_MAX_KEYS);
-	Assert(tuple != NULL && entry != NULL);
 
 	for (int i = 0; i < order->nkeys; i++)
 		entry->values[i] = index_getattr(tuple, i + 1, order->desc, &entry->isnull[i]);
@@ -90,8 +87,6 @@ btree_entry_take_apart(const KeyOrder *order, IndexTuple tuple, Entry *entry)
 void
 btree_entry_maker_begin(EntryMaker *maker, IndexInfo *info, TupleTableSlot *slot)
 {
-	Assert(maker != NULL && info != NULL && slot != NULL);
-
 	maker->info = info;
 	maker->estate = CreateExecutorState();
 	maker->predicate = ExecPrepareQual(info->ii_Predicate, maker->estate);
@@ -136,7 +131,6 @@ btree_entry_make(EntryMaker *maker, Datum *values, bool *isnull)
 {
 	Assert(maker->estate != NULL);
 	Assert(!TTS_EMPTY(maker->slot));
-	Assert(values != NULL && isnull != NULL);
 	ResetPerTupleExprContext(maker->estate);
 	if (maker->predicate != NULL &&
 		!ExecQual(maker->predicate, GetPerTupleExprContext(maker->estate)))

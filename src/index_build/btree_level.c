@@ -135,8 +135,6 @@ btree_level_begin_leaves(const NewBtree *btree, BufFile *downlinks, BtreeEnds *e
 {
 	BtreeLevel *level = begin_level(btree, 0);
 
-	Assert(btree != NULL && downlinks != NULL && ends != NULL);
-
 	level->downlinks = downlinks;
 	level->ends = ends;
 	ends->npages = 0;
@@ -259,10 +257,8 @@ btree_level_join(const NewBtree *btree, int nparts,
 	BtreeEnds  *next = NULL;
 	int			next_part = 0;
 
-	Assert(btree != NULL);
 	Assert(nparts > 0);
 	Assert(pg_atomic_read_u32(&btree->blocks->nblocks) > BTREE_METAPAGE);
-	Assert(ends_of != NULL && downlinks_of != NULL);
 	join.parent = begin_level(btree, 1);
 	join.low_key = minus_infinity();
 	join.page = (Page) images;

@@ -48,7 +48,6 @@ static void add_pending(BtreeLevel *level, BTDedupState pending);
 void
 btree_load_leaves(const NewBtree *btree, PartSort *sort, BtreeLevel *level)
 {
-	Assert(btree != NULL && level != NULL);
 	Assert((sort->code == NULL) == (sort->server_sort != NULL));
 	Assert(!sort->is_given_up);
 	if (sort->code != NULL)

@@ -61,7 +61,6 @@ btree_sort_begin(TablePass *pass, BtreePart *part, PartSort *sort)
 {
 	BtreeBuild *build = part->build;
 
-	Assert(pass != NULL && sort != NULL);
 	Assert(part->number >= 0 && part->number < build->nparts);
 	Assert(build->relid == RelationGetRelid(part->index));
 	Assert(CheckRelationLockedByMe(part->index, AccessExclusiveLock, true));
@@ -335,7 +334,6 @@ btree_sort_compare_ties(const void *a, const void *b, void *arg)
 	Entry		left;
 	Entry		right;
 
-	Assert(a != NULL && b != NULL);
 	Assert(sort->code != NULL && key_code_has_tuples(sort->code));
 
 	CHECK_FOR_INTERRUPTS();

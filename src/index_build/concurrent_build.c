@@ -73,7 +73,6 @@ concurrent_build_is_possible(Relation index, const IndexInfo *info)
 {
 	KeyCode    *code;
 
-	Assert(info != NULL);
 	if (index->rd_rel->relpersistence != RELPERSISTENCE_PERMANENT ||
 		info->ii_Expressions != NIL || info->ii_Predicate != NIL)
 		return false;

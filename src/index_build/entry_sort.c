@@ -183,7 +183,6 @@ void
 entry_sort_put(EntrySort *sort, const uint64 *entry)
 {
 	Assert(sort->heap == NULL && sort->next == 0);
-	Assert(entry != NULL);
 	if (unlikely(sort->nentries == sort->capacity))
 		write_run(sort);
 	entries_copy(entry_at(sort, sort->entries, sort->nentries++), entry, sort->nwords);
@@ -194,7 +193,6 @@ void
 entry_sort_put_all(EntrySort *sort, const uint64 *entries, Size n)
 {
 	Assert(sort->heap == NULL && sort->next == 0);
-	Assert(entries != NULL);
 	while (n > 0)
 	{
 		Size		some;
@@ -241,7 +239,6 @@ entry_sort_end_ties(EntrySort *sort, qsort_arg_comparator compare, void *arg)
 	Size		begin = 0;
 
 	Assert(sort->nruns == 0 && sort->next == 0);
-	Assert(compare != NULL);
 	for (Size i = 1; i <= sort->nentries; i++)
 	{
 		const uint64 *entry = entry_at(sort, sort->entries, i);
@@ -283,8 +280,6 @@ entry_sort_ahead(const EntrySort *sort, Size number)
 void
 entry_sort_end(EntrySort *sort)
 {
-	Assert(sort != NULL);
-
 	if (sort->file)
 		BufFileClose(sort->file);
 	if (sort->runs)

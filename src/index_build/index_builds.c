@@ -145,7 +145,6 @@ index_builds_run(IndexBuilds *builds, IndexBuildsResult *result)
 	Assert(CheckRelationOidLockedByMe(builds->relid, AccessExclusiveLock, true));
 	Assert(builds->nalone >= 0 && builds->nalone < builds->nbuilds);
 	Assert(builds->nmembers > 0);
-	Assert(result != NULL);
 	for (int i = builds->nalone; i < builds->nbuilds; i++)
 		give_new_file(builds->builds[i].relid);
 	DEBUG_POINT("rewrite-index-files");

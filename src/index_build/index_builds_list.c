@@ -87,8 +87,6 @@ builds_list_room(const IndexBuilds *builds, const Division *divisions)
 {
 	Size		size = offsetof(TeamShared, builds);
 
-	Assert(builds != NULL && divisions != NULL);
-
 	for (int i = 0; i < builds->nbuilds - builds->nalone; i++)
 		size = add_size(size, mul_size(sizeof(TeamBuild), divisions[i].nparts));
 	return MAXALIGN(size);
@@ -99,8 +97,6 @@ Size
 builds_btrees_room(const IndexBuilds *builds, const Division *divisions)
 {
 	Size		size = 0;
-
-	Assert(builds != NULL && divisions != NULL);
 
 	for (int i = 0; i < builds->nbuilds - builds->nalone; i++)
 		if (divisions[i].sample || builds->builds[builds->nalone + i].entry_size > 0)
@@ -116,7 +112,6 @@ builds_btrees_room(const IndexBuilds *builds, const Division *divisions)
 void
 builds_divide(const IndexBuilds *builds, Division *divisions, int nmembers)
 {
-	Assert(builds != NULL && divisions != NULL);
 	Assert(nmembers > 0);
 	for (int i = 0; i < builds->nbuilds - builds->nalone; i++)
 	{

@@ -366,7 +366,6 @@ void
 key_code_set_tuple(const KeyCode *code, uint64 *entry, IndexTuple tuple)
 {
 	Assert(code->has_tuples);
-	Assert(tuple != NULL);
 	entry[code->nwords] = (uint64) (uintptr_t) tuple;
 }
 
@@ -382,7 +381,6 @@ key_code_encode(const KeyCode *code, const Datum *values, const bool *isnull,
 	uint64		number = (uint64) ItemPointerGetBlockNumber(tid) << OFFSET_BITS |
 		ItemPointerGetOffsetNumber(tid);
 
-	Assert(code != NULL && values != NULL && isnull != NULL);
 	Assert(ItemPointerIsValid(tid));
 
 	entry[0] = 0;
@@ -483,8 +481,6 @@ key_code_tuple(KeyCode *code, const uint64 *entry)
 {
 	IndexTuple	tuple = code->tuple;
 
-	Assert(entry != NULL);
-
 	if (code->has_tuples)
 		return (IndexTuple) (uintptr_t) entry[code->nwords];
 	if (unlikely(entry[code->nwords - 1] & INEXACT))
@@ -575,7 +571,6 @@ key_code_tid(const KeyCode *code, const uint64 *entry, ItemPointer tid)
 {
 	uint64		number = (entry[code->nwords - 1] & TAIL_MASK) >> 1;
 
-	Assert(tid != NULL);
 	ItemPointerSet(tid, number >> OFFSET_BITS, number & mask_of(OFFSET_BITS));
 }
 
@@ -584,8 +579,6 @@ bool
 key_code_same_keys(const KeyCode *code, const uint64 *left, const uint64 *right)
 {
 	int			last = code->nwords - 1;
-
-	Assert(left != NULL && right != NULL);
 
 	for (int i = 0; i < last; i++)
 		if (left[i] != right[i])

@@ -127,7 +127,6 @@ server_build(bool has_workers, void (*routine) (void *), void *arg)
 	Assert(IsTransactionState() && !IsInParallelMode());
 	Assert(GetCurrentTransactionNestLevel() == 1);
 	Assert(InterruptHoldoffCount == 0 && CritSectionCount == 0);
-	Assert(routine != NULL);
 
 	/* here a guard may hold it, as none can once the build has begun */
 	guards_point();

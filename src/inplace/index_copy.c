@@ -103,7 +103,6 @@ index_copy_create(IndexCopy *copy, Relation rel, Oid index)
 	char	   *name;
 
 	Assert(ActiveSnapshotSet());
-	Assert(copy != NULL);
 	Assert(CheckRelationLockedByMe(rel, ShareUpdateExclusiveLock, true));
 	Assert(OidIsValid(index));
 
@@ -397,7 +396,6 @@ index_copy_drop(Oid table, Oid copy, char **dropped)
 	ObjectAddress address;
 
 	Assert(ActiveSnapshotSet());
-	Assert(dropped != NULL);
 
 	*dropped = NULL;
 	DEBUG_POINT("copy-drop");

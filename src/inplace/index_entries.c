@@ -101,7 +101,6 @@ index_entries_add(IndexEntries *entries, HeapTuple tuple)
 	bool		is_fine = true;
 
 	Assert(CritSectionCount == 0);
-	Assert(entries != NULL);
 	Assert(ItemPointerIsValid(&tuple->t_self));
 	ExecStoreHeapTuple(tuple, entries->slot, false);
 	for (int i = 0; i < entries->nindexes && is_fine; i++)
@@ -238,8 +237,6 @@ index_entries_finish(IndexEntries *entries)
 void
 index_entries_close(IndexEntries *entries)
 {
-	Assert(entries != NULL);
-
 	vac_close_indexes(entries->nindexes, entries->indexes, NoLock);
 	ExecDropSingleTupleTableSlot(entries->slot);
 	if (entries->has_exclusion)

@@ -158,7 +158,6 @@ index_shrink(Oid relid, bool may_queue, MemoryContext context)
 
 	Assert(!IsTransactionState());
 	Assert(CheckRelationOidLockedByMe(relid, ShareUpdateExclusiveLock, true));
-	Assert(context != NULL);
 	shrink->table = relid;
 	shrink->may_queue = may_queue;
 	shrink->context = context;

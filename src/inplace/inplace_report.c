@@ -51,7 +51,6 @@ inplace_report_begin(InplaceResult *result, Oid relid, MemoryContext context,
 	Oid			toast_relid;
 
 	Assert(IsTransactionState());
-	Assert(result != NULL && params != NULL);
 	Assert(OidIsValid(relid) && context != NULL);
 
 	result->relid = relid;
@@ -93,7 +92,6 @@ inplace_report_step(InplaceResult *result, InplaceStep step, instr_time start)
 {
 	instr_time	now;
 
-	Assert(result != NULL);
 	Assert(step >= 0 && step < NUM_INPLACE_STEPS);
 	INSTR_TIME_SET_CURRENT(now);
 	INSTR_TIME_SUBTRACT(now, start);
@@ -105,7 +103,6 @@ void
 inplace_report_heap(InplaceResult *result, const Inplace *job)
 {
 	Assert(!IsTransactionState());
-	Assert(result != NULL && job != NULL);
 
 	transaction_begin(false);
 	ereport(result->verbose ? INFO : DEBUG2,
@@ -231,7 +228,6 @@ inplace_report_end(InplaceResult *result, const Inplace *job)
 	bool		to_log;
 
 	Assert(!IsTransactionState());
-	Assert(result != NULL && job != NULL);
 
 	INSTR_TIME_SET_CURRENT(now);
 	INSTR_TIME_SUBTRACT(now, result->start);

@@ -97,7 +97,6 @@ move_batch_begin(MoveBatch *batch, Inplace *job)
 {
 	bool		empty_lists;
 
-	Assert(batch != NULL);
 	Assert(!IsTransactionState());
 	Assert(!job->is_stopped);
 

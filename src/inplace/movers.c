@@ -188,8 +188,6 @@ movers_run(Inplace *job, Inplace *toast, int *planned, int *launched)
 {
 	volatile bool all_through = false;
 
-	Assert(job != NULL && planned != NULL && launched != NULL);
-
 	/* if the leader's session ends, the workers do, too */
 	at_exit(dismiss);
 	Assert(!IsTransactionState() && !movers.is_running);

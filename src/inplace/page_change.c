@@ -112,8 +112,6 @@ page_check_items(Relation rel, Buffer buffer)
 {
 	Page		page = BufferGetPage(buffer);
 
-	Assert(rel != NULL);
-
 	if (PageIsNew(page))
 		return;
 	page_check_header(rel, buffer);
@@ -228,7 +226,6 @@ page_put(Relation rel, Buffer buffer, Buffer vmbuffer, HeapTuple *tuples, int nt
 	bool		lock_map = begin_change(buffer, vmbuffer);
 
 	Assert(CheckRelationLockedByMe(rel, RowExclusiveLock, true));
-	Assert(tuples != NULL);
 	Assert(ntuples > 0 && ntuples <= MaxHeapTuplesPerPage);
 	for (int i = 0; i < ntuples; i++)
 		RelationPutHeapTuple(rel, buffer, tuples[i], false);
@@ -246,7 +243,6 @@ page_mark_moved(Relation rel, Buffer buffer, Buffer vmbuffer, TransactionId xid,
 
 	Assert(CheckRelationLockedByMe(rel, RowExclusiveLock, true));
 	Assert(TransactionIdIsNormal(xid));
-	Assert(offsets != NULL && new_versions != NULL);
 	Assert(ntuples > 0 && ntuples <= MaxHeapTuplesPerPage);
 	/* its record first, as replay compares the page as it is then */
 	if (lock_map)

@@ -78,7 +78,6 @@ pending_lists_empty(Inplace *job)
 	int			nindexes;
 	SavedUser	saved;
 
-	Assert(job != NULL);
 	Assert(!IsTransactionState());
 
 	transaction_begin(false);

@@ -116,7 +116,6 @@ table_inplace_is_possible(Relation rel, const char **why_not)
 {
 	Assert(IsTransactionState());
 	Assert(CheckRelationLockedByMe(rel, AccessShareLock, true));
-	Assert(why_not != NULL);
 
 	if (rel->rd_rel->relkind == RELKIND_TOASTVALUE ||
 		IsSystemRelation(rel) || RelationIsUsedAsCatalogTable(rel))
@@ -155,8 +154,6 @@ table_inplace(Oid relid, const VacuumParams *params, BufferAccessStrategy ring,
 
 	Assert(!IsTransactionState());
 	Assert(CheckRelationOidLockedByMe(relid, ShareUpdateExclusiveLock, true));
-	Assert(params != NULL);
-	Assert(parent != NULL);
 
 	/*
 	 * the VACUUM of a pass looks at every page, and leaves no dead item, as

@@ -75,7 +75,6 @@ tail_plan(Inplace *job, Relation rel)
 	Size		unit = is_toast ? TOAST_PART_SIZE : row;
 	int64		others = room_for_others(job, rel, unit);
 
-	Assert(job != NULL);
 	Assert(CheckRelationLockedByMe(rel, ShareUpdateExclusiveLock, true));
 	job->row_size = row;
 	/* if they would need all there is, leave them less */
@@ -315,7 +314,6 @@ tail_note_room(Inplace *job, Relation rel)
 {
 	BlockNumber npages = RelationGetNumberOfBlocks(rel);
 
-	Assert(job != NULL);
 	Assert(CheckRelationLockedByMe(rel, ShareUpdateExclusiveLock, true));
 
 	tail_begin_reading(job, rel);

@@ -79,7 +79,6 @@ value_move_plan(Inplace *job, Inplace *toast)
 	Relation	rel;
 
 	Assert(IsTransactionState());
-	Assert(job != NULL && toast != NULL);
 	rel = table_open(toast->relid, ShareUpdateExclusiveLock);
 	Assert(RelationGetNumberOfBlocks(rel) >= toast->npages);
 	note_values(toast, rel);
@@ -193,7 +192,6 @@ value_move_some(Inplace *job, Inplace *toast)
 	bool		more;
 
 	Assert(!IsTransactionState());
-	Assert(job != NULL && toast != NULL);
 
 	if (!move_batch_begin(&batch, job))
 		return !job->is_stopped;

@@ -25,7 +25,6 @@ bool
 visits_next(Inplace *job, BlockNumber *number)
 {
 	Assert(job->shares != NULL);
-	Assert(number != NULL);
 	if (job->next_visit >= job->end_visits &&
 		!ranges_claim(&job->shares->visits, &job->next_visit, &job->end_visits))
 		return false;

@@ -188,7 +188,6 @@ latency_init(void)
 void
 latency_watch(void)
 {
-	Assert(latency != NULL);
 	if (is_watching)
 		return;
 	pg_atomic_fetch_add_u32(&latency->nwatched, 1);
@@ -210,8 +209,6 @@ latency_unwatch(void)
 bool
 latency_begin_utility(const PlannedStmt *pstmt, uint64 *start, bool *commits)
 {
-	Assert(latency != NULL);
-	Assert(pstmt != NULL && start != NULL && commits != NULL);
 	if (!begins_timed_call())
 		return false;
 	*commits = is_commit(pstmt->utilityStmt);
@@ -273,7 +270,6 @@ latency_excuse(int backend, uint64 unseen)
 	LatencyRunning *running = &latency->running[backend];
 	uint64		credit = Min(unseen, MOST_CREDIT_NS);
 
-	Assert(latency != NULL);
 	Assert(backend >= 0 && backend < MaxBackends);
 	if (pg_atomic_read_u64(&running->since) == 0)
 		return;
@@ -286,7 +282,6 @@ latency_excuse(int backend, uint64 unseen)
 void
 latency_read(uint32 *counts)
 {
-	Assert(latency != NULL && counts != NULL);
 	for (int i = 0; i < LATENCY_BUCKETS; i++)
 	{
 		counts[i] = 0;
@@ -302,8 +297,6 @@ latency_count_running(double late_ms, double long_ms, uint32 *counts, int *nrunn
 	uint64		now = now_ns();
 	int			nlate = 0;
 
-	Assert(latency != NULL);
-	Assert(counts != NULL && nrunning != NULL);
 	*nrunning = 0;
 	for (int i = 0; i < MaxBackends; i++)
 	{
@@ -341,7 +334,6 @@ latency_percentile(const uint32 *counts, double percent)
 				rank,
 				passed = 0;
 
-	Assert(counts != NULL);
 	Assert(percent > 0 && percent <= 100);
 	for (int i = 0; i < LATENCY_BUCKETS; i++)
 		total += counts[i];
@@ -367,8 +359,6 @@ double
 latency_count_above(const uint32 *counts, double ms)
 {
 	double		above = 0;
-
-	Assert(counts != NULL);
 
 	for (int i = LATENCY_BUCKETS - 1; i >= 0 && bucket_start_ms(i + 1) > ms; i--)
 	{

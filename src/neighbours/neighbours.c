@@ -147,7 +147,6 @@ neighbours_note(NeighboursSeen *seen, int count, double seconds)
 void
 neighbours_join(void)
 {
-	Assert(takes_part != NULL);
 	Assert(MyProcNumber >= 0 && MyProcNumber < MaxBackends);
 	pg_atomic_write_u32(&takes_part[MyProcNumber], 1);
 }
@@ -156,7 +155,6 @@ neighbours_join(void)
 void
 neighbours_leave(void)
 {
-	Assert(takes_part != NULL);
 	Assert(MyProcNumber >= 0 && MyProcNumber < MaxBackends);
 	pg_atomic_write_u32(&takes_part[MyProcNumber], 0);
 }
@@ -176,8 +174,6 @@ neighbours_begin(void)
 	static uint32 event = 0;
 	NeighboursTimes times;
 
-	Assert(processes != NULL);
-
 	look(now_ns(), false, &times);
 	/* not for longer, even if this process itself finds no core for a second */
 	for (int i = 1; i < NEIGHBOURS_LOOKS && seen.looks < NEIGHBOURS_LOOKS; i++)
@@ -191,7 +187,6 @@ neighbours_begin(void)
 bool
 neighbours_look(uint64 now, bool reads_times, NeighboursTimes *times)
 {
-	Assert(times != NULL);
 	if (reads_times)
 		glance_if_due(now);
 	if (now < last_look + NEIGHBOURS_LOOK_NS)

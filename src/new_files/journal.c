@@ -78,8 +78,6 @@ journal_read(const char *path)
 	size_t		size;
 	int			length;
 
-	Assert(path != NULL);
-
 	if (fd < 0 || fstat(fd, &status) != 0)
 	{
 		ereport(LOG,
@@ -132,8 +130,6 @@ journal_write(const char *path, int position, JournalRecord *records,
 {
 	int			fd;
 	bool		done;
-
-	Assert(path != NULL && records != NULL);
 
 	/* a new file is made durable by journal_sync */
 	Assert(position >= 0 && nrecords > 0);

@@ -70,8 +70,6 @@ new_blocks_shmem_request(void)
 void
 new_blocks_init(NewBlocksShared *shared)
 {
-	Assert(shared != NULL);
-
 	LWLockInitialize(&shared->lock, GetNamedLWLockTranche(LOCK_NAME)->lock.tranche);
 	pg_atomic_init_u32(&shared->nblocks, 0);
 	pg_atomic_init_u64(&shared->rows, 0);
@@ -133,8 +131,6 @@ new_blocks_write(Relation rel, BlockNumber *blknos, Page *images, int n)
 	SMgrRelation smgr = RelationGetSmgr(rel);
 	int			run;
 
-	Assert(blknos != NULL && images != NULL);
-
 	/* so its pages need no lock */
 	Assert(n > 0);
 	Assert(new_blocks_are_ours(rel));
@@ -191,7 +187,6 @@ new_blocks_sync(Relation rel, const NewBlocksShared *shared)
 	SMgrRelation smgr = RelationGetSmgr(rel);
 
 	Assert(new_blocks_are_ours(rel));
-	Assert(shared != NULL);
 
 	if (SmgrIsTemp(smgr))
 		return;

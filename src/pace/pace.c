@@ -93,7 +93,6 @@ pace_create(PaceShared *shared, Oid relid, bool is_locked)
 void
 pace_join(PaceShared *shared)
 {
-	Assert(shared != NULL);
 	pace_prepare_process();
 	neighbours_join();
 	my_pace.shared = shared;

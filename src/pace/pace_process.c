@@ -94,7 +94,6 @@ process_take_budget(void)
 	double		due = cost_so_far() - my_pace.accounted;
 	LatencyTarget *target;
 
-	Assert(shared != NULL);
 	my_pace.version = pg_atomic_read_u32(&shared->version);
 	SpinLockAcquire(&shared->mutex);
 	*settings = shared->settings;

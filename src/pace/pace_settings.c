@@ -93,7 +93,6 @@ pace_parse_latency_target(const char *value, double *target, const char **proble
 {
 	const char *hint = NULL;
 
-	Assert(value != NULL && target != NULL && problem != NULL);
 	*problem = gettext_noop("A latency target is a time, like \"20ms\", or 0 for none, or \"auto\".");
 	if (pg_strcasecmp(value, "auto") == 0)
 	{

@@ -78,7 +78,6 @@ pace_launch_workers(void)
 {
 	void		(*launch) (void *) = pace_command.launch;
 
-	Assert(launch != NULL);
 	pace_command.launch = NULL;
 	launch(pace_command.launch_argument);
 }

@@ -109,7 +109,6 @@ target_join(const PaceSettings *settings, LatencyTarget *before)
 	}
 	if (found == NULL)
 	{
-		Assert(free != NULL);
 		found = free;
 		begin_anew(found, settings);
 	}
@@ -126,7 +125,6 @@ target_join(const PaceSettings *settings, LatencyTarget *before)
 void
 target_leave(LatencyTarget *target)
 {
-	Assert(target != NULL);
 	LWLockAcquire(lock, LW_EXCLUSIVE);
 	leave(target);
 	LWLockRelease(lock);

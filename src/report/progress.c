@@ -229,8 +229,6 @@ progress_read(ProgressRow **rows)
 {
 	int			nrows = 0;
 
-	Assert(rows != NULL);
-
 	*rows = palloc_array(ProgressRow, Max(MaxBackends, 1));
 	for (int i = 0; slots != NULL && i < MaxBackends; i++)
 	{
@@ -364,7 +362,6 @@ clear_at_exit(void)
 static ProgressSlot *
 my_slot(void)
 {
-	Assert(slots != NULL);
 	Assert(MyProcNumber >= 0 && MyProcNumber < MaxBackends);
 	return &slots[MyProcNumber];
 }

@@ -50,7 +50,6 @@ static double percent_of_pages(const TableResult *result, BlockNumber pages);
 bool
 report_is_wanted(const VacuumParams *params)
 {
-	Assert(params != NULL);
 	return (params->options & VACOPT_VERBOSE) != 0 ||
 		(AmAutoVacuumWorkerProcess() ? compat_log_duration(params) : cyclone_log_min_duration) >= 0;
 }
@@ -69,7 +68,6 @@ report_append_command(StringInfo buf, const char *command)
 	char	   *user = GetUserNameFromId(GetSessionUserId(), true);
 
 	Assert(IsTransactionState());
-	Assert(buf != NULL && command != NULL);
 	appendStringInfo(buf, _("started by: %s command of user \"%s\"\n"),
 					 command, user != NULL ? user : "?");
 }
@@ -78,8 +76,6 @@ report_append_command(StringInfo buf, const char *command)
 void
 report_begin(ReportStart *start)
 {
-	Assert(start != NULL);
-
 	pg_rusage_init(&start->rusage);
 	start->time = GetCurrentTimestamp();
 	start->read_time = pgStatBlockReadTime;
@@ -102,7 +98,6 @@ report_end(const ReportStart *start, const VacuumParams *params,
 	StringInfoData message;
 
 	Assert(IsTransactionState());
-	Assert(rel != NULL && result != NULL);
 
 	if (!verbose && !to_log)
 		return;
@@ -362,9 +357,6 @@ void
 report_append_held(StringInfo buf, const GuardTimes *before)
 {
 	GuardTimes	held = guards_held_since(before);
-
-	Assert(buf != NULL);
-	Assert(before != NULL);
 
 	if (held.seconds[GUARD_PAUSE] > 0)
 		appendStringInfo(buf, _("held: paused for %.3f s\n"), held.seconds[GUARD_PAUSE]);

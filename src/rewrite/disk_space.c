@@ -76,7 +76,6 @@ disk_space_check(Relation rel, const char *command)
 	int			nsorts = 0;
 
 	Assert(CheckRelationLockedByMe(rel, AccessShareLock, true));
-	Assert(command != NULL);
 	if (cyclone_check_disk_space == DISK_SPACE_OFF)
 		return;
 

@@ -130,7 +130,6 @@ heap_copy_init_shared(RewriteShared *shared, HeapCopyShared *copy)
 	pg_atomic_uint32 *words;
 
 	Assert(shared->nmembers > 0);
-	Assert(copy != NULL);
 
 	if (!copy->is_wanted)
 		return;
@@ -294,8 +293,6 @@ heap_copy_left_blocks(RewriteShared *shared, HeapCopyShared *copy)
 BlockNumber
 heap_copy_next_left_block(RewriteShared *shared, HeapCopyShared *copy, BlockNumber blkno)
 {
-	Assert(shared != NULL && copy != NULL);
-
 	while (blkno < copy->old_blocks)
 	{
 		uint32		word = pg_atomic_read_u32(left_word(shared, copy, blkno));
@@ -443,7 +440,6 @@ heap_copy_note_values(TableRewrite *rewrite, HeapTuple tuple)
 	TupleDesc	desc = RelationGetDescr(rewrite->old_heaps[REWRITE_TABLE]);
 
 	Assert(rewrite->values != NULL && rewrite->nulls != NULL);
-	Assert(tuple != NULL);
 
 	if (!HeapTupleHasExternal(tuple) || rewrite->shared->value_ids_start == 0 ||
 		DEBUG_FAULT("rewrite-value"))

@@ -57,7 +57,6 @@ left_tuples_visit(TableRewrite *rewrite, LeftTupleRoutine routine, void *state)
 
 	Assert(rewrite_is_leader(rewrite) && rewrite->new_pages != NULL);
 	Assert(CheckRelationLockedByMe(rel, AccessExclusiveLock, true));
-	Assert(routine != NULL);
 
 	while ((blkno = heap_copy_next_left_block(rewrite->shared, copy, blkno)) != InvalidBlockNumber)
 	{

@@ -96,7 +96,6 @@ link_sort_next(LinkSort *sort, LinkNote *note)
 	uint32		other_block;
 
 	Assert(sort->is_performed);
-	Assert(note != NULL);
 	if (!tuplesort_getdatum(sort->sort, true, false, &datum, &isnull, NULL))
 		return false;
 

@@ -54,7 +54,6 @@ new_pages_begin(Relation rel, NewBlocksShared *shared, bool packs_tightly)
 	NewPages   *pages = palloc0_object(NewPages);
 
 	Assert(CheckRelationLockedByMe(rel, AccessExclusiveLock, true));
-	Assert(shared != NULL);
 
 	pages->rel = rel;
 	pages->shared = shared;
@@ -72,8 +71,6 @@ new_pages_add(NewPages *pages, HeapTupleHeader tuple, Size len)
 {
 	HeapTupleHeader copy;
 	Page		page;
-
-	Assert(tuple != NULL);
 
 	/* tuple_copy.c sees to it */
 	Assert(len >= SizeofHeapTupleHeader && MAXALIGN(len) <= MaxHeapTupleSize);
@@ -132,7 +129,6 @@ new_pages_tid(const NewPages *pages, HeapTupleHeader tuple, ItemPointer tid)
 	int			number = ((char *) tuple - pages->run) / BLCKSZ;
 	Page		page = run_page(pages, number);
 
-	Assert(tid != NULL);
 	Assert((char *) tuple >= pages->run && number <= pages->nfull);
 	/* the last one has the highest offset */
 	ItemPointerSet(tid, pg_atomic_read_u32(&pages->shared->nblocks) + number,
@@ -192,8 +188,6 @@ new_place_next(NewPlace *place, Size len)
 void
 new_place_end_page(NewPlace *place)
 {
-	Assert(place != NULL);
-
 	if (place->offset == 0)
 		return;
 	place->blkno++;
@@ -233,7 +227,6 @@ new_pages_hand_over(NewPages *pages, Page leftover)
 {
 	bool		has_leftover = pages->page != NULL;
 
-	Assert(leftover != NULL);
 	if (has_leftover)
 		memcpy(leftover, pages->page, BLCKSZ);
 	pages->page = NULL;
@@ -247,7 +240,6 @@ new_pages_take_over(NewPages *pages, Page leftover)
 {
 	OffsetNumber maxoff = PageGetMaxOffsetNumber(leftover);
 
-	Assert(pages != NULL);
 	/* it was begun with a tuple */
 	Assert(maxoff >= FirstOffsetNumber && maxoff <= MaxHeapTuplesPerPage);
 	for (OffsetNumber off = FirstOffsetNumber; off <= maxoff; off++)
@@ -264,7 +256,6 @@ new_pages_take_over(NewPages *pages, Page leftover)
 void
 new_pages_end(NewPages *pages)
 {
-	Assert(pages != NULL);
 	Assert(InterruptHoldoffCount == 0);
 
 	if (pages->page != NULL)

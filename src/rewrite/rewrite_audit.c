@@ -90,8 +90,6 @@ prepare(TableRewrite *rewrite)
 void
 rewrite_audit_begin_page(TableRewrite *rewrite, Page page)
 {
-	Assert(rewrite != NULL && page != NULL);
-
 	rewrite->audit_page = NULL;
 	if (likely(!audit_is_due()) || PageIsNew(page) ||
 		PageGetMaxOffsetNumber(page) > MaxOffsetNumber)
@@ -300,8 +298,6 @@ rewrite_audit_indexes(Oid relid, const char *command)
 	Relation	rel = table_open(relid, AccessExclusiveLock);
 	Oid			toast_relid = rel->rd_rel->reltoastrelid;
 	int64		naudited = 0;
-
-	Assert(command != NULL);
 
 	foreach_oid(index_relid, RelationGetIndexList(rel))
 	{

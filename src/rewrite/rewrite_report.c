@@ -52,7 +52,6 @@ rewrite_report_begin(RewriteResult *result, Relation rel, bool verbose)
 {
 	List	   *indexes = RelationGetIndexList(rel);
 
-	Assert(result != NULL);
 	Assert(CheckRelationLockedByMe(rel, AccessExclusiveLock, true));
 
 	pg_rusage_init(&result->rusage);
@@ -98,7 +97,6 @@ rewrite_report_index(void *arg, Oid relid, double seconds)
 {
 	RewriteResult *result = arg;
 
-	Assert(result != NULL);
 	Assert(OidIsValid(relid) && seconds >= 0);
 	for (int i = SIZE_INDEXES; i < result->nsizes; i++)
 		if (result->sizes[i].relid == relid)

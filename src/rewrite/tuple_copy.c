@@ -57,7 +57,6 @@ tuple_copy_length(TableRewrite *rewrite, HeapTuple tuple)
 	HeapTuple	reformed;
 	Size		len;
 
-	Assert(rewrite != NULL);
 	if (!tuple_copy_must_be_reformed(rewrite, REWRITE_TABLE, tuple))
 		return tuple->t_len;
 	reformed = tuple_copy_reform(rewrite, REWRITE_TABLE, tuple);
@@ -135,8 +134,6 @@ tuple_copy_begin_page(TableRewrite *rewrite, Page page)
 	Size		begin = header->pd_special;
 	bool		in_order = true;
 
-	Assert(rewrite != NULL && page != NULL);
-
 	for (OffsetNumber off = FirstOffsetNumber; off <= maxoff; off++)
 	{
 		ItemId		item = PageGetItemId(page, off);
@@ -209,9 +206,7 @@ tuple_copy_find(Relation rel, Page page, BlockNumber blkno, OffsetNumber off,
 {
 	ItemId		item;
 
-	Assert(rel != NULL);
 	Assert(OffsetNumberIsValid(off) && off <= PageGetMaxOffsetNumber(page));
-	Assert(tuple != NULL);
 	item = PageGetItemId(page, off);
 
 	if (!ItemIdIsNormal(item))

@@ -46,9 +46,7 @@ tuple_fate(Relation rel, HeapTuple tuple, Buffer buffer,
 	TransactionId xmax = HeapTupleHeaderGetRawXmax(header);
 	TupleFate	fate;
 
-	Assert(rel != NULL);
 	Assert(TransactionIdIsNormal(oldest_xmin));
-	Assert(infomask != NULL);
 	*infomask = header->t_infomask;
 
 	if (!HeapTupleHeaderXminCommitted(header))

@@ -54,8 +54,6 @@ value_ids_init(ValueIds *ids, BlockNumber toast_blocks)
 {
 	uint64		nbits = bits_for(toast_blocks);
 
-	Assert(ids != NULL);
-
 	/* notes are found by this mask */
 	Assert((nbits & (nbits - 1)) == 0 && nbits >= BITS_A_WORD);
 	ids->mask = (uint32) (nbits - 1);

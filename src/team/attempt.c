@@ -57,8 +57,6 @@ attempt(void (*routine) (void *), void (*undo) (void *), void *arg, char **failu
 
 	/* so this process holds no lightweight locks */
 	Assert(InterruptHoldoffCount == 0 && CritSectionCount == 0);
-	Assert(caller != NULL);
-	Assert(routine != NULL && failure != NULL);
 
 	CurrentResourceOwner = owner;
 	PG_TRY();
@@ -104,7 +102,6 @@ attempt_create_segment(Size size, char **failure)
 	SegmentAttempt arg = {.size = size};
 
 	Assert(size > 0);
-	Assert(failure != NULL);
 	return attempt_segment(&arg, failure);
 }
 
@@ -119,7 +116,6 @@ attempt_attach_segment(dsm_handle handle, char **failure)
 	SegmentAttempt arg = {.handle = handle};
 
 	Assert(handle != DSM_HANDLE_INVALID);
-	Assert(failure != NULL);
 	return attempt_segment(&arg, failure);
 }
 

@@ -103,9 +103,6 @@ degree_within_buffers(int nworkers, int pins)
 bool
 degree_allows_workers(Relation rel, int asked, const char *command)
 {
-	Assert(rel != NULL);
-	Assert(command != NULL);
-
 	if (asked < 0)
 		return false;
 	if (!RelationUsesLocalBuffers(rel))

@@ -30,7 +30,6 @@ void
 ranges_init(Ranges *ranges, uint64 start, uint64 end,
 			uint32 unit, uint32 max_size, int nmembers)
 {
-	Assert(ranges != NULL);
 	Assert(unit > 0 && nmembers > 0);
 	Assert((end & RANGES_NOTE) == 0);
 	Assert(start >= end || start % unit == 0);
@@ -54,7 +53,6 @@ ranges_claim(Ranges *ranges, uint64 *start, uint64 *end)
 	RangeOffer	offer;
 
 	Assert(ranges->nmembers > 0);
-	Assert(start != NULL && end != NULL);
 
 	do
 	{
@@ -78,7 +76,6 @@ ranges_look(Ranges *ranges, RangeOffer *offer)
 	uint64		size;
 
 	Assert(ranges->unit > 0 && ranges->nmembers > 0);
-	Assert(offer != NULL);
 
 	offer->next = pg_atomic_read_u64(&ranges->next);
 	offer->start = offer->next & ~RANGES_NOTE;

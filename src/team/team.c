@@ -382,7 +382,6 @@ team_run(Team *team, int phase, TeamPhaseRoutine routine, void *state,
 	Assert(!IsParallelWorker());
 	Assert(CritSectionCount == 0);
 	Assert((control == NULL) == (team->pcxt == NULL));
-	Assert(routine != NULL);
 	if (control == NULL)
 	{
 		routine(state, phase);
@@ -428,7 +427,6 @@ team_sleep(ConditionVariable *changed, uint32 wait_event)
 		ConditionVariableSleep(changed, wait_event);
 		return;
 	}
-	Assert(my_while_waiting != NULL);
 	if (ConditionVariableTimedSleep(changed, WAITING_MS, wait_event))
 		check_workers();
 	my_while_waiting();
@@ -466,7 +464,6 @@ check_workers(void)
 	int			alive = 0;
 	int			attached;
 
-	Assert(my_pcxt != NULL && my_control != NULL);
 	/* first the live ones, as a worker detaches before it ends */
 	for (int i = 0; i < my_pcxt->nworkers_launched; i++)
 	{

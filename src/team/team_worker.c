@@ -68,7 +68,6 @@ team_work(const TeamWorker *worker, dsm_segment *segment, shm_toc *toc)
 	Assert(IsParallelWorker() && IsInParallelMode());
 	Assert(my_control == NULL);
 	Assert(worker->join != NULL && worker->routine != NULL && worker->leave != NULL);
-	Assert(segment != NULL && toc != NULL);
 	Assert(ParallelWorkerNumber >= 0 && ParallelWorkerNumber < MAX_PARALLEL_WORKER_LIMIT);
 
 	team->control = shm_toc_lookup(toc, TEAM_KEY_CONTROL, false);

@@ -97,35 +97,16 @@ def test_what_is_evaluated_twice(check_c, code, twice):
 
 
 @pytest.mark.parametrize(
-    "arguments, body, contract, missing",
+    "code, is_found",
     [
-        ("Relation rel, const char *name", "", "", "name"),
-        ("Relation rel, const char *name", "Assert(rel != NULL && name != NULL);", "", None),
-        ("Relation rel, const char *name", "Assert(rel != NULL &&\n\t\t   name[0] != 0);", "", None),
-        ("const char *name", "/* Assert(name != NULL); */", "", "name"),
-        ("const char *name", "", "/*\n * do_it: name may\n * be NULL.\n */", None),
-        ("const char *name", "", "/* The result may be NULL.  name is the table's. */", "name"),
-        ("const char *name", "if (name == NULL)\n\t\treturn;", "", None),
-        ("void *state, void (*routine) (char *name), List *names", "", "", None),
-        ("int first,\n\t  char **names", "", "", "names"),
-        ("Sort *sort", "const char *name = sort->name;\n", "", None),
-        ("Sort *sort", "name = sort->name;\n", "", "sort"),
-        ("Sort *sort", "int\t\t\tn = 0;\n\n\tname = sort->name;", "", "sort"),
+        ("Assert(rel != NULL);", True),
+        ("Assert(rel != NULL &&\n\t\t   name != NULL);", True),
+        ("Assert(nremoved == 0 || removed != NULL);", False),
+        ("Assert(rel != NULL && compat_is_locked(buffer));", False),
     ],
 )
-def test_pointers_are_asserted(check_c, monkeypatch, tmp_path, arguments, body, contract, missing):
-    (tmp_path / "some.h").write_text(f"{contract}\nextern void do_it({arguments});\n")
-    monkeypatch.setattr(check_c, "SRC", tmp_path)
-    text = f"void\ndo_it({arguments})\n{{\n\t{body}\n" + "\tserve();\n" * (check_c.SHORT_LINES + 1) + "}\n"
-    found = check_c.unasserted_pointers(Path("src/some.c"), text, check_c.contracts())
-    assert [line.split(":")[1] for line in found] == (["2"] if missing else [])
-    assert not missing or f" {missing}," in found[0]
-
-
-def test_short_and_private_functions_need_no_assert(check_c):
-    short = "void\ndo_it(char *name)\n{\n" + "\tserve(name);\n" * check_c.SHORT_LINES + "}\n"
-    private = "static " + short.replace("{\n", "{\n\tserve(name);\n")
-    assert not check_c.unasserted_pointers(Path("src/some.c"), short + private, {"do_it": ""})
+def test_asserts_say_more_than_not_null(check_c, code, is_found):
+    assert bool(check_c.asserts(Path("src/some.c"), code)) == is_found
 
 
 def test_shape_by_eye(check_c):

@@ -99,7 +99,6 @@ audit_before_prune(TableVacuum *vacuum, Buffer buffer, const PagePlan *plan)
 	Assert(vacuum->page_is_audited);
 	Assert(compat_buffer_is_locked_exclusively(buffer));
 	Assert(plan->nnowdead >= 0 && plan->nnowunused >= 0 && plan->nfrozen >= 0);
-	Assert(result != NULL);
 	/* damage is no matter of verdicts */
 	page_check_before_change(vacuum->rel, buffer,
 							 has_indexes ? plan->nowdead : plan->nowunused,
@@ -275,7 +274,6 @@ audit_before_free(TableVacuum *vacuum, Buffer buffer, const DeadTidsPage *dead,
 	Assert(dead->blkno == BufferGetBlockNumber(buffer));
 	Assert(dead->noffsets > 0 && dead->noffsets <= MaxHeapTuplesPerPage);
 	Assert((bits & ~VISIBILITYMAP_VALID_BITS) == 0);
-	Assert(before != NULL);
 	begin_page(&audit, vacuum, buffer);
 	for (OffsetNumber off = FirstOffsetNumber; off <= maxoff; off++)
 	{
@@ -329,7 +327,6 @@ audit_freed(TableVacuum *vacuum, Buffer buffer, Buffer vmbuffer, const DeadTidsP
 	Assert(visibilitymap_pin_ok(BufferGetBlockNumber(buffer), vmbuffer));
 	Assert(dead->blkno == BufferGetBlockNumber(buffer) && dead->blkno == vacuum->blkno);
 	Assert(dead->noffsets > 0 && dead->noffsets <= MaxHeapTuplesPerPage);
-	Assert(before != NULL);
 	begin_page(&audit, vacuum, buffer);
 	for (OffsetNumber off = FirstOffsetNumber; off <= old_maxoff; off++)
 	{

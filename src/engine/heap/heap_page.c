@@ -110,7 +110,6 @@ heap_page_scan(TableVacuum *vacuum, Buffer buffer, Buffer vmbuffer,
 	Assert(BufferIsLocal(buffer) || (!compat_is_locked(buffer) && !compat_is_locked(vmbuffer)));
 	Assert(BufferGetBlockNumber(buffer) < vacuum->shared->rel_pages);
 	Assert(visibilitymap_pin_ok(BufferGetBlockNumber(buffer), vmbuffer));
-	Assert(verdict != NULL);
 
 	have_cleanup_lock = lock_for_cleanup_soon(vacuum, buffer);
 	vacuum->page_is_audited = audit_is_due();
@@ -634,7 +633,6 @@ heap_page_all_visible(TableVacuum *vacuum, Buffer buffer, int ndead_freed,
 	Assert(compat_is_locked(buffer));
 	Assert(maxoff <= MaxHeapTuplesPerPage);
 	Assert(ndead_freed >= 0);
-	Assert(newest_xmin != NULL && all_frozen != NULL);
 
 	*newest_xmin = InvalidTransactionId;
 	*all_frozen = true;

@@ -38,7 +38,6 @@ page_check_count(Relation rel, Buffer buffer)
 	OffsetNumber count = PageGetMaxOffsetNumber(BufferGetPage(buffer));
 
 	Assert(CritSectionCount == 0);
-	Assert(rel != NULL);
 	Assert(compat_is_locked(buffer));
 	if (unlikely(count > MaxHeapTuplesPerPage))
 		ereport(ERROR,
@@ -56,7 +55,6 @@ void
 page_check_before_change(Relation rel, Buffer buffer, const OffsetNumber *removed, int nremoved)
 {
 	Assert(CritSectionCount == 0);
-	Assert(rel != NULL);
 	Assert(compat_buffer_is_locked_exclusively(buffer));
 	Assert(nremoved >= 0 && (nremoved == 0 || removed != NULL));
 	if (unlikely(!seems_sound(BufferGetPage(buffer))))

@@ -49,7 +49,6 @@ skip_policy_judge(TableVacuum *vacuum, BlockNumber blkno, Buffer *vmbuffer, uint
 	uint8		bits;
 
 	Assert(blkno < vacuum->shared->rel_pages);
-	Assert(vmbuffer != NULL && flags != NULL);
 	bits = visibilitymap_get_status(vacuum->rel, blkno, vmbuffer);
 
 	*flags = 0;
@@ -100,7 +99,6 @@ skip_policy_setup(TableVacuum *vacuum, const VacuumParams *params)
 				all_frozen;
 
 	Assert(is_leader(vacuum) && !IsInParallelMode());
-	Assert(params != NULL);
 
 	eager->enabled = false;
 	if (failure_rate == 0 || shared->aggressive ||

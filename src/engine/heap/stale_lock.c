@@ -84,7 +84,6 @@ stale_locks_on_page(Page page, const struct VacuumCutoffs *cutoffs)
 	const TransactionId relfrozenxid = cutoffs->relfrozenxid;
 	const TransactionId oldest_xmin = cutoffs->OldestXmin;
 
-	Assert(page != NULL);
 	Assert(TransactionIdIsNormal(cutoffs->OldestXmin) && TransactionIdIsNormal(cutoffs->relfrozenxid));
 	/* backwards, as simple_page.c says */
 	for (OffsetNumber off = PageGetMaxOffsetNumber(page); off >= FirstOffsetNumber; off--)
@@ -113,7 +112,6 @@ stale_locks_remove(Relation rel, Buffer buffer, const struct VacuumCutoffs *cuto
 	int			nplans = 0;
 
 	Assert(CritSectionCount == 0);
-	Assert(rel != NULL);
 	Assert(compat_buffer_is_locked_exclusively(buffer));
 	Assert(maxoff <= MaxHeapTuplesPerPage);
 	Assert(TransactionIdIsNormal(cutoffs->OldestXmin) && TransactionIdIsNormal(cutoffs->relfrozenxid));

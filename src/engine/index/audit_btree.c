@@ -62,7 +62,6 @@ audit_new_btree(Relation index, Relation table, const char *command)
 
 	Assert(CheckRelationLockedByMe(index, RowExclusiveLock, true));
 	Assert(index->rd_index->indrelid == RelationGetRelid(table));
-	Assert(command != NULL);
 	if (index->rd_rel->relam != BTREE_AM_OID || cyclone_audit <= 0)
 		return 0;
 	audit_prepare();

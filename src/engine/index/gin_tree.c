@@ -345,7 +345,6 @@ gin_delete_empty_pages(const GinTree *tree, IndexBulkDeleteResult *stats)
 
 	Assert(CritSectionCount == 0);
 	Assert(tree->flags == GIN_DATA);
-	Assert(stats != NULL);
 
 	LockBufferForCleanup(root.buffer);
 	if (!GinPageIsLeaf(BufferGetPage(root.buffer)))

@@ -220,7 +220,6 @@ gin_empty_pending_list(Relation index, bool is_autovacuum, IndexBulkDeleteResult
 
 	Assert(CritSectionCount == 0);
 	Assert(CheckRelationLockedByMe(index, RowExclusiveLock, true));
-	Assert(stats != NULL);
 
 	initGinState(&state, index);
 	ginInsertCleanup(&state, !is_autovacuum, false, true, stats);

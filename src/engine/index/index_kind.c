@@ -65,7 +65,6 @@ index_note_empty_pages(TableVacuum *vacuum)
 void
 index_add_stats(IndexShared *index, const IndexBulkDeleteResult *stats)
 {
-	Assert(index != NULL);
 	Assert(stats->tuples_removed >= 0 && stats->num_index_tuples >= 0);
 	SpinLockAcquire(&index->mutex);
 	index->stats.num_index_tuples += stats->num_index_tuples;
@@ -122,7 +121,6 @@ void
 index_fill_info(const TableVacuum *vacuum, int number, IndexVacuumInfo *info)
 {
 	Assert(number >= 0 && number < vacuum->nindexes);
-	Assert(info != NULL);
 	memset(info, 0, sizeof(IndexVacuumInfo));
 	info->index = vacuum->indexes[number];
 	info->heaprel = vacuum->rel;
@@ -269,7 +267,6 @@ index_claim_growth(TableVacuum *vacuum, int number, BlockNumber *start, BlockNum
 	uint64		size;
 
 	Assert(number >= 0 && number < vacuum->nindexes);
-	Assert(start != NULL && end != NULL);
 	/* in turn, as the session's lock_timeout isn't meant for teammates */
 	(void) index_take_turn(index, true);
 	known_end = pg_atomic_read_u64(&index->known_end);
@@ -404,7 +401,6 @@ index_check_items(Relation index, Buffer buffer)
 	Size		total = 0;
 
 	Assert(CritSectionCount == 0);
-	Assert(index != NULL);
 	Assert(compat_buffer_is_locked_exclusively(buffer));
 
 	for (OffsetNumber off = FirstOffsetNumber; off <= maxoff; off++)

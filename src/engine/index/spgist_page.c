@@ -557,7 +557,6 @@ spgist_check_page(Relation index, Buffer buffer)
 	Page		page = BufferGetPage(buffer);
 
 	Assert(CritSectionCount == 0);
-	Assert(index != NULL);
 	Assert(compat_buffer_is_locked_exclusively(buffer) && !PageIsNew(page));
 
 	if (PageGetSpecialSize(page) != MAXALIGN(sizeof(SpGistPageOpaqueData)) ||
