@@ -4,72 +4,41 @@ A load in the manner of TPC-C runs at a rate that the machine can keep up with. 
 in each run with other settings, and the time that each New-Order takes is drawn as a dot. Every run starts from an equal
 copy of one data directory. `make bench-tpcc TPCC_ARGS="--only no-vacuum core-no-delay --warehouses 4"`.
 
-With --curve the settings are budgets, of both engines, and latency targets: harm against time. With --disk the data are on a
-modelled disk, which decides what it costs to read and write them, so that another machine gives the same result.
+With --curve the settings are budgets, of both engines, and latency targets: harm against time.
 """
 
 import argparse
 import re
 import signal
 import sys
-from dataclasses import dataclass
 
 from rich.console import Console
 
 from circumstances import RESULTS, add_common_arguments, find_circumstances, print_circumstances
 from cyclone_lab import build
-from cyclone_lab.slow_disk import PRESETS
 from tpcc.load import Sizes
 from tpcc.measure import CONFIG, Schedule, calibrate, prepared, run
 from tpcc.report import objections, print_experiment, save_results
 from tpcc.settings import Budget, Setting, autogroups_count, curve_settings, settings_with, with_nice
 
-
-@dataclass(frozen=True)
-class Usual:
-    """The defaults of options that depend on what the data are on."""
-
-    target: tuple[str, ...]
-    percentile: float
-    budget: tuple[Budget, ...]
-    warehouses: int
-    buffers: float
-    seconds: tuple[int, int, int, int]  # rampup, before, cap, after
-
-
-def _budgets(delay_ms: int, *limits: int) -> tuple[Budget, ...]:
-    return tuple(Budget(limit, delay_ms) for limit in limits)
-
-
-# With no modelled disk, and with each; a slow one has few transactions a second, and so needs more time, and a percentile that
-# can be told from few statements.
-USUAL = {
-    None: Usual(("auto", "3ms"), 99, _budgets(2, 200, 400, 800, 1600, 3200), 12, 0.25, (5, 10, 75, 5)),
-    "2004": Usual(("auto",), 95, _budgets(20, 100, 200, 400, 800, 1600), 2, 0.1, (20, 60, 300, 20)),
-    "cloud": Usual(("auto",), 95, _budgets(2, 50, 100, 200, 400, 800), 6, 0.1, (5, 20, 120, 10)),
-}
+USUAL_BUDGETS = [Budget(limit, 2) for limit in (200, 400, 800, 1600, 3200)]
+USUAL_TARGETS = ["auto", "3ms"]
 
 
 def parse_arguments() -> argparse.Namespace:
-    first = argparse.ArgumentParser(prog="tpcc", add_help=False)
-    first.add_argument("--disk", choices=list(PRESETS), help="put the data on a modelled disk, on which other defaults hold: "
-                       + "; ".join(f"{name}, {preset.about}" for name, preset in PRESETS.items()))  # fmt: skip
-    usual = USUAL[first.parse_known_args()[0].disk]
-    parser = argparse.ArgumentParser(
-        prog="tpcc", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, parents=[first]
-    )
-    names = [setting.name for setting in settings_with(["auto"], usual.percentile)]
+    parser = argparse.ArgumentParser(prog="tpcc", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    names = [setting.name for setting in settings_with(["auto"], 99)]
     parser.add_argument("--only", nargs="+", metavar="NAME", help=f"the settings to run (default: all): {', '.join(names)};"
                         " with --curve core-LIMIT/MS and cyclone-LIMIT/MS of each budget, and *-no-delay, cyclone-target")  # fmt: skip
     parser.add_argument("--skip", nargs="+", default=[], metavar="NAME", help="settings not to run")
     parser.add_argument("--curve", action="store_true", help="compare budgets and no delay, of both engines, and targets")
-    parser.add_argument("--budget", nargs="+", type=_parse_budget, default=usual.budget, metavar="LIMIT/MS",
+    parser.add_argument("--budget", nargs="+", type=_parse_budget, default=USUAL_BUDGETS, metavar="LIMIT/MS",
                         help="of the curve: vacuum_cost_limit and vacuum_cost_delay in ms"
-                        f" (default: {' '.join(map(str, usual.budget))})")  # fmt: skip
-    parser.add_argument("--target", nargs="+", default=usual.target, metavar="TARGET",
+                        f" (default: {' '.join(map(str, USUAL_BUDGETS))})")  # fmt: skip
+    parser.add_argument("--target", nargs="+", default=USUAL_TARGETS, metavar="TARGET",
                         help="cyclone.latency_target, as 20ms; with several, a run for each"
-                        f" (default: {' '.join(usual.target)})")  # fmt: skip
-    parser.add_argument("--percentile", type=float, default=usual.percentile, metavar="PERCENT",
+                        f" (default: {' '.join(USUAL_TARGETS)})")  # fmt: skip
+    parser.add_argument("--percentile", type=float, default=99, metavar="PERCENT",
                         help="of statements, cyclone.latency_percentile, which the targets are about (default: %(default)s)")  # fmt: skip
     parser.add_argument("--nice", type=int, default=0, metavar="N",
                         help="run each setting once more, as NAME-nice, with this nice value (1 to 19) for VACUUM's session, which"
@@ -77,13 +46,13 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--rounds", type=int, default=1, metavar="N",
                         help="runs with each setting, taking turns; the table has medians (default: %(default)s)")  # fmt: skip
     parser.add_argument("--workers", type=int, metavar="N", help="VACUUM's PARALLEL (default: as the server decides)")
-    parser.add_argument("--warehouses", type=int, default=usual.warehouses, metavar="N",
+    parser.add_argument("--warehouses", type=int, default=12, metavar="N",
                         help="size of the database (default: %(default)s)")  # fmt: skip
     parser.add_argument("--part", type=float, default=1.0,
                         help="rows of a warehouse as a part of the specified ones (default: %(default)s)")  # fmt: skip
     parser.add_argument("--dead", type=float, default=0.2,
                         help="share of rows updated, and of orders deleted, beforehand (default: %(default)s)")  # fmt: skip
-    parser.add_argument("--buffers", type=float, default=usual.buffers,
+    parser.add_argument("--buffers", type=float, default=0.25,
                         help="shared_buffers as a part of the database (default: %(default)s)")  # fmt: skip
     parser.add_argument("--clients", type=int, default=16, metavar="N", help="sessions of the load (default: %(default)s)")
     parser.add_argument("--load", type=float, default=0.45,
@@ -96,7 +65,7 @@ def parse_arguments() -> argparse.Namespace:
             ("cap", "that VACUUM may take before it is broken off"),
             ("after", "after VACUUM"),
         ),
-        usual.seconds,
+        (5, 10, 75, 5),
     ):
         parser.add_argument(f"--{name}", type=float, default=seconds, metavar="SECONDS", help=f"{what} (default: %(default)s)")
     add_common_arguments(parser, RESULTS / "tpcc")
@@ -147,8 +116,7 @@ def main() -> int:
 
     sizes = Sizes(options.warehouses, options.part, options.dead)
     schedule = Schedule(options.rampup, options.before, options.cap, options.after)
-    common = {"schedule": schedule, "clients": options.clients, "buffers": options.buffers, "base": options.base, "say": say,
-              "disk": options.disk}  # fmt: skip
+    common = {"schedule": schedule, "clients": options.clients, "buffers": options.buffers, "base": options.base, "say": say}
     with prepared(prefix, config, sizes, **common) as (original, experiment):
         experiment.rate = options.rate
         if options.rate is None:
@@ -167,8 +135,6 @@ def main() -> int:
                     "load": f"{experiment.rate:.1f} transactions a second by {experiment.clients} clients"
                     + (f", of {experiment.most:.1f} at most" if experiment.most else ""),
                 }
-                if options.disk:
-                    circumstances["disk"] = f"{options.disk}: {PRESETS[options.disk].about}"
                 save_results(options.results, circumstances, experiment)
         print_experiment(console, experiment)
     say(f"\ntable, numbers and pictures: {options.results}")

@@ -94,14 +94,13 @@ def draw_curves(experiment: Experiment) -> Figure | None:
             axis.set_major_formatter(FuncFormatter(lambda value, _position: f"{value:g}"))
             axis.set_minor_formatter(_minor_labels(axis))
     handles, labels = panels[0].get_legend_handles_labels()
-    where = f", on the disk “{experiment.disk}”" if experiment.disk else ""
     figure.legend(
         handles,
         labels,
         loc="outside upper center",
         ncols=len(STYLES),
         title=f"Harm against time: {experiment.rate:.0f} transactions a second, {experiment.database_bytes >> 20} MB,"
-        f" shared_buffers {experiment.buffers}{where}; median and spread of {_rounds(experiment)}; hollow: not finished",
+        f" shared_buffers {experiment.buffers}; median and spread of {_rounds(experiment)}; hollow: not finished",
         title_fontsize=11,
     )
     return figure

@@ -10,20 +10,17 @@ from collections.abc import Callable
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import accumulate
-from math import ceil
 from pathlib import Path
 
 import psycopg
 
 from circumstances import cores
-from cyclone_lab import slow_disk
 from cyclone_lab.cluster import Cluster
-from cyclone_lab.slow_disk import Counts, SlowDisk
 from measure import LOAD_CONFIG, assert_room
 from tpcc.cores import CoreUse, core_use
 from tpcc.load import LARGE_TABLES, SMALL_TABLES, Sizes, age, database_bytes, load
 from tpcc.settings import Setting
-from tpcc.transactions import NEW_ORDER, Load, Transaction, pgbench_arguments
+from tpcc.transactions import NEW_ORDER, Load, Transaction
 
 CONFIG = {
     "shared_preload_libraries": "pg_cyclone",
@@ -40,8 +37,6 @@ CONFIG = {
 }
 LEAST_BUFFERS_MB = 16
 CALIBRATION_SECONDS = 8
-SLOW_CALIBRATION_SECONDS = 30  # on a modelled disk, which first has memory for what is written
-FILLING_TRANSACTIONS = 0.3  # for each buffer; they touch ten pages or more
 NEAR_SECONDS = 0.3  # after a table's end, when sessions make new plans
 SMALL_VACUUMS = 40  # in the longest run; the original had as many
 PATIENCE_SECONDS = 60
@@ -79,19 +74,6 @@ class Vacuum:
     pace: list[tuple]  # of pg_cyclone's, every PACE_SECONDS: when, and the columns of PACE_QUERY
 
 
-@dataclass(frozen=True)
-class DiskUse:
-    """What a modelled disk was asked for in some time; all but the seconds as in cyclone_lab.slow_disk.Counts."""
-
-    seconds: float
-    counts: dict[str, int]
-
-    @property
-    def busy(self) -> float:
-        """The work that came, as a share of what the disk can do in the time."""
-        return self.counts["busy_us"] / 1e6 / self.seconds
-
-
 @dataclass
 class Run:
     """A run with one setting."""
@@ -102,8 +84,6 @@ class Run:
     failed: int = 0  # with an error, at any time
     new_orders: list[tuple[float, float]] = field(default_factory=list)  # end, in seconds since the run counts; milliseconds
     vacuum: Vacuum | None = None
-    disk_before: DiskUse | None = None  # before VACUUM; None without a modelled disk
-    disk_during: DiskUse | None = None  # while VACUUM ran, or would have run
     cores_before: CoreUse | None = None  # what the load had of the cores before VACUUM, a second; None if not known
     cores_during: CoreUse | None = None  # while it ran, or would have run
 
@@ -144,7 +124,6 @@ class Experiment:
     clients: int
     database_bytes: int  # at the beginning
     buffers: str  # shared_buffers
-    disk: str | None = None  # name of the modelled disk that the data are on, None if they aren't on one
     most: float | None = None  # transactions a second that were measured without a limit; None if the rate was given
     rate: float = 0.0  # transactions a second, the load
     runs: list[Run] = field(default_factory=list)
@@ -159,11 +138,11 @@ class Experiment:
 
 @contextmanager
 def prepared(prefix: Path, config: dict, sizes: Sizes, *, schedule: Schedule, clients: int, buffers: float, base: Path,
-             say: Callable[[str], None], disk: str | None = None):  # fmt: skip
+             say: Callable[[str], None]):  # fmt: skip
     """Make the stopped cluster that every run starts from, and the experiment that has no runs yet.
 
-    `buffers` is shared_buffers as a share of the database; `disk` names the modelled one that the runs have; `say` is called with
-    each line of progress. Raises RuntimeError if there is too little room for the copies.
+    `buffers` is shared_buffers as a share of the database; `say` is called with each line of progress. Raises RuntimeError if there
+    is too little room for the copies.
     """
     with Cluster.create(prefix, LOAD_CONFIG, base=base) as original:
         original.start()
@@ -178,20 +157,18 @@ def prepared(prefix: Path, config: dict, sizes: Sizes, *, schedule: Schedule, cl
         original.config = {"shared_buffers": f"{max(LEAST_BUFFERS_MB, int(buffers * size / (1 << 20)))}MB", **config}
         assert_room(original)
         say(f"loaded {size >> 20} MB in {loaded - begin:.0f} s, aged in {time.perf_counter() - loaded:.0f} s")
-        yield original, Experiment(sizes, schedule, clients, size, original.config["shared_buffers"], disk)
+        yield original, Experiment(sizes, schedule, clients, size, original.config["shared_buffers"])
 
 
 def calibrate(original: Cluster, experiment: Experiment, *, base: Path) -> float:
     """Return how many transactions a second the server does if nothing limits the load."""
-    counted = SLOW_CALIBRATION_SECONDS if experiment.disk else CALIBRATION_SECONDS
-    with _copy(original, experiment, base) as (server, disk), tempfile.TemporaryDirectory() as folder:
-        seconds = experiment.schedule.rampup + counted + PATIENCE_SECONDS
+    with _copy(original, experiment, base) as server, tempfile.TemporaryDirectory() as folder:
+        seconds = experiment.schedule.rampup + CALIBRATION_SECONDS + PATIENCE_SECONDS
         with Load(server, experiment.sizes, Path(folder), clients=experiment.clients, seconds=seconds, rate=None) as unlimited:
             time.sleep(experiment.schedule.rampup)
             begin = time.time()
-            time.sleep(counted)
+            time.sleep(CALIBRATION_SECONDS)
             end = time.time()
-            _hurry(disk)
             unlimited.stop()
             transactions, _failed = unlimited.transactions()
     return len(_between(transactions, begin, end)) / (end - begin)
@@ -203,7 +180,7 @@ def run(original: Cluster, experiment: Experiment, setting: Setting, *, workers:
     `workers` is for VACUUM's PARALLEL, None leaves it out.
     """
     schedule = experiment.schedule
-    with _copy(original, experiment, base) as (server, disk), tempfile.TemporaryDirectory() as folder:
+    with _copy(original, experiment, base) as server, tempfile.TemporaryDirectory() as folder:
         seconds = schedule.rampup + schedule.longest + PATIENCE_SECONDS
         with (
             Load(
@@ -212,15 +189,14 @@ def run(original: Cluster, experiment: Experiment, setting: Setting, *, workers:
             _small_tables_vacuumed(server, schedule.longest / SMALL_VACUUMS),
         ):
             time.sleep(schedule.rampup)
-            begin, counts, use = time.time(), _counts(disk), core_use(server)
+            begin, use = time.time(), core_use(server)
             time.sleep(schedule.before)
-            vacuum_begin, vacuum_counts, vacuum_use = time.time(), _counts(disk), core_use(server)
+            vacuum_begin, vacuum_use = time.time(), core_use(server)
             # Without VACUUM, the run has the length of those whose VACUUM does not end soon.
             vacuum = _vacuum(server, setting, schedule.cap, workers) if setting.vacuums else time.sleep(schedule.cap / 2)
-            vacuum_end, end_counts, end_use = time.time(), _counts(disk), core_use(server)
+            vacuum_end, end_use = time.time(), core_use(server)
             time.sleep(schedule.after)
             end = time.time()
-            _hurry(disk)
             load.stop()
             transactions, failed = load.transactions()
     if vacuum:
@@ -233,56 +209,21 @@ def run(original: Cluster, experiment: Experiment, setting: Setting, *, workers:
         if transaction.script == NEW_ORDER
     ]
     return Run(setting, end - begin, len(counted), failed, new_orders, vacuum,
-               _use(counts, vacuum_counts, vacuum_begin - begin),
-               _use(vacuum_counts, end_counts, vacuum_end - vacuum_begin),
                vacuum_use and vacuum_use.since(use, vacuum_begin - begin),
                end_use and end_use.since(vacuum_use, vacuum_end - vacuum_begin))  # fmt: skip
 
 
-def _counts(disk: SlowDisk | None) -> Counts | None:
-    return disk.counts() if disk else None
-
-
-def _hurry(disk: SlowDisk | None) -> None:
-    """Let what is under way, and doesn't count any more, come to its end soon."""
-    if disk:
-        disk.renew(slow_disk.FAST)
-
-
-def _use(begin: Counts | None, end: Counts | None, seconds: float) -> DiskUse | None:
-    """Return what a disk was asked for between these, None if there is none."""
-    if begin is None or end is None:
-        return None
-    return DiskUse(seconds, {name: after - before for name, before, after in zip(Counts._fields, begin, end)})
-
-
 @contextmanager
 def _copy(original: Cluster, experiment: Experiment, base: Path):
-    """Start a server on a copy of the original, with full buffers, WAL files to write over, and a file system at rest.
-
-    With it comes its modelled disk, None if there is none; it is slow from the end of these preparations on.
-    """
+    """Start a server on a copy of the original, with full buffers, WAL files to write over, and a file system at rest."""
     with original.copy(base=base) as server:
-        disk = slow_disk.give(server, slow_disk.FAST) if experiment.disk else None
         server.start()
         server.sql("CREATE EXTENSION pg_cyclone")
         for table in ("stock", "order_line", "customer"):  # more than there is room for, the last ones stay
             server.warm_up(table, wal=False)
-        if disk:
-            _fill_buffers(server, experiment)
         server.prepare_wal(experiment.database_bytes)
         os.sync()  # or the copy is written back while the clock runs
-        if disk:
-            disk.renew(slow_disk.PRESETS[experiment.disk].model)
-        yield server, disk
-
-
-def _fill_buffers(server: Cluster, experiment: Experiment) -> None:
-    """Let the load itself decide what is in shared buffers, and dirty, as after hours: a slow disk would need many minutes for it."""
-    [(buffers,)] = server.sql("SELECT setting::int FROM pg_settings WHERE name = 'shared_buffers'")
-    arguments = pgbench_arguments(experiment.sizes, clients=experiment.clients, seed=2)
-    number = ceil(buffers * FILLING_TRANSACTIONS / experiment.clients)
-    server.run("pgbench", *arguments, f"--transactions={number}")
+        yield server
 
 
 @contextmanager

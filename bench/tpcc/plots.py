@@ -62,8 +62,7 @@ def _draw(experiment: Experiment) -> Figure:
         loc="outside upper center",
         ncols=4,
         title=f"New-Order while the large tables are vacuumed: {experiment.rate:.0f} transactions a second,"
-        f" {experiment.sizes.warehouses} warehouses, {experiment.database_bytes >> 20} MB, shared_buffers {experiment.buffers}"
-        + (f", on the disk “{experiment.disk}”" if experiment.disk else ""),
+        f" {experiment.sizes.warehouses} warehouses, {experiment.database_bytes >> 20} MB, shared_buffers {experiment.buffers}",
         title_fontsize=11,
     )
     return figure

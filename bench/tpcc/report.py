@@ -39,13 +39,11 @@ def grid(experiment: Experiment) -> Grid:
 
 def harm_grid(experiment: Experiment) -> Grid:
     """Return a row for each setting that compares each run with its own time before VACUUM: medians, least and most."""
-    header = ["compared with its own time before", "VACUUM, s", *(f"p{percent} during, ×" for percent in HARM_PERCENTILES),
-              *(["disk busy before", "disk busy during"] if experiment.disk else [])]  # fmt: skip
+    header = ["compared with its own time before", "VACUUM, s", *(f"p{percent} during, ×" for percent in HARM_PERCENTILES)]
     rows = []
     for runs in experiment.by_setting():
         seconds = _spread([run.vacuum.end - run.vacuum.begin for run in runs if run.vacuum], ".1f")
-        row = [runs[0].setting.title, seconds, *(_harm_cell(runs, percent) for percent in HARM_PERCENTILES)]
-        rows.append(row + (_disk_cells(runs) if experiment.disk else []))
+        rows.append([runs[0].setting.title, seconds, *(_harm_cell(runs, percent) for percent in HARM_PERCENTILES)])
     return Grid(header, rows)
 
 
@@ -83,11 +81,6 @@ def _spread(values: list[float], form: str) -> str:
 def _harm_cell(runs: list[Run], percent: int) -> str:
     """Return what became of a percentile during VACUUM as a multiple of the same run's time before it."""
     return _spread([value for run in runs if run.vacuum and (value := harm(run, percent)) is not None], ".2f")
-
-
-def _disk_cells(runs: list[Run]) -> list[str]:
-    """Return how busy the modelled disk was before and during VACUUM; more than 100 % is work that was left over."""
-    return [f"{median(use.busy for use in uses):.0%}" for uses in zip(*((run.disk_before, run.disk_during) for run in runs))]
 
 
 def _vacuum_cells(runs: list[Run]) -> list[str]:
@@ -138,13 +131,13 @@ def noise_lines(experiment: Experiment) -> list[str]:
 
 def objections(experiment: Experiment) -> list[str]:
     """Return what makes the numbers doubtful."""
-    found = [] if experiment.disk else overload_lines(experiment)
-    found += [f"{run.setting.name}: {run.failed} transactions failed" for run in experiment.runs if run.failed]
-    return found
+    return overload_lines(experiment) + [
+        f"{run.setting.name}: {run.failed} transactions failed" for run in experiment.runs if run.failed
+    ]
 
 
 def overload_lines(experiment: Experiment) -> list[str]:
-    """Return a line for each run that could not keep up with the load. On a modelled disk that is VACUUM's doing, so a result."""
+    """Return a line for each run that could not keep up with the load."""
     return [
         f"{run.setting.name}: the load came to {rate:.1f} transactions a second only, of {experiment.rate:.1f}"
         for run in experiment.runs
@@ -154,8 +147,7 @@ def overload_lines(experiment: Experiment) -> list[str]:
 
 def remarks(experiment: Experiment) -> list[str]:
     """Return what should be known of the numbers, besides objections."""
-    overload = overload_lines(experiment) if experiment.disk else []
-    return [*target_lines(experiment), *noise_lines(experiment), *overload]
+    return [*target_lines(experiment), *noise_lines(experiment)]
 
 
 def print_experiment(console: Console, experiment: Experiment) -> None:
@@ -200,8 +192,7 @@ def _save_csv(file: Path, experiment: Experiment) -> None:
         writer.writerow(["setting", "target", *(f"p{percent}_without_ms" for percent in PERCENTILES),
                          *(f"p{percent}_during_ms" for percent in PERCENTILES), "new_orders_without", "new_orders_during",
                          "transactions_per_second", "failed", "vacuum_seconds", "finished", "scanned", "wal_bytes",
-                         "pages_dirtied", *(f"p{percent}_before_ms" for percent in PERCENTILES), "disk_busy_before",
-                         "disk_busy_during"])  # fmt: skip
+                         "pages_dirtied", *(f"p{percent}_before_ms" for percent in PERCENTILES)])  # fmt: skip
         for run in experiment.runs:
             outside, inside = run.latencies_outside(), run.latencies_inside()
             numbers = [*percentiles(outside), *percentiles(inside)]
@@ -214,5 +205,4 @@ def _save_csv(file: Path, experiment: Experiment) -> None:
             else:
                 row += [""] * 5
             row += ["" if number is None else f"{number:.3f}" for number in percentiles(run.latencies_before())]
-            row += [f"{use.busy:.3f}" if use else "" for use in (run.disk_before, run.disk_during)]
             writer.writerow(row)

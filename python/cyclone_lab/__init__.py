@@ -6,7 +6,7 @@ cluster     a temporary server
 background  statements that run beside the test, and VACUUMs that stand still where it wants them
 checks      the proof that a table is sound after a VACUUM
 log_reports what programs that read logs know of a VACUUM
-slow_disk   a disk as slow as one likes
+slow_disk   a disk that reads as slowly as one likes
 
 and for long runs, of which tests have short ones:
 

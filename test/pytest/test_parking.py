@@ -7,14 +7,14 @@ import os
 import re
 import signal
 from contextlib import suppress
-from dataclasses import replace
 
 import psycopg
 import pytest
 
 from conftest import TEMPLATE, every_other
-from cyclone_lab import checks, slow_disk
+from cyclone_lab import checks
 from cyclone_lab.background import DEBUG_POINT_LOCK, Background, Parked, wait_until
+from cyclone_lab.slow_disk import SlowDisk
 
 WORKERS = {
     "min_parallel_table_scan_size": 0,
@@ -264,7 +264,7 @@ def test_who_reads_from_a_slow_disk_is_at_work(new_cluster):
     settings = {**WORKERS, "cyclone.debug_cores": 1, "cyclone.debug_workers": 2, "synchronous_commit": "off"}
     cluster = new_cluster(**settings, shared_buffers="64MB", autovacuum="off", max_parallel_workers_per_gather=0)
     cluster.stop()
-    disk = slow_disk.give(cluster, slow_disk.FAST)
+    disk = SlowDisk(cluster)
     cluster.start()
     with cluster.connect() as conn:
         checks.create_extensions(conn)
@@ -275,12 +275,12 @@ def test_who_reads_from_a_slow_disk_is_at_work(new_cluster):
         assert "2 planned, 2 launched" in vacuum(conn, "INDEX_CLEANUP on")
         conn.execute("DELETE FROM t WHERE id % 7 = 0")
         conn.execute("CHECKPOINT")
-        disk.renew(replace(slow_disk.FAST, operation_us=100_000, bytes_per_second=1_000_000, merge_bytes=8192))
+        disk.slow_down(100_000, us_per_block=8192)
         reader = Background(cluster, "postgres", "SELECT count(*) FROM large", {})
         state = "SELECT FROM pg_stat_activity WHERE pid = %s AND wait_event_type = 'IO'"
         wait_until(lambda: conn.execute(state, (reader.pid,)).fetchall(), "its reading")
         assert "2 planned, 0 launched" in vacuum(conn, "INDEX_CLEANUP on")
-        disk.renew(slow_disk.FAST)
+        disk.slow_down(0)
         conn.execute("SELECT pg_cancel_backend(%s)", (reader.pid,))
         with suppress(psycopg.errors.QueryCanceled):
             reader.finish()

@@ -133,7 +133,7 @@ def test_where_the_harm_comes_from():
         during = [(10 + number / 100, 2.0 if 10.5 <= 10 + number / 100 < 10.65 or number % 10 == 0 else 0.5) for number in range(101)]
         vacuum = Vacuum(10, 11, 1, True, 0, 0, {"a": 0.5, "b": 0.5}, [], [])
         uses = CoreUse(1, 0).since(CoreUse(0, 0), 10), CoreUse(3, 2 * waited).since(CoreUse(1, 0), 2)
-        experiment.runs.append(Run(setting, 12, 200, 0, before + during, vacuum, None, None, *uses))
+        experiment.runs.append(Run(setting, 12, 200, 0, before + during, vacuum, *uses))
     # near an end are 30, of which 15 and one more are slow, and the last, which is; of the other 70 seven are
     [row] = causes_grid(experiment).rows
     assert row == [setting.title, "0", "200", "55%", "10%"]
@@ -168,10 +168,10 @@ def test_a_curve_compares_each_run_with_its_own_time_before():
         assert point.finished == (number != 2)
 
 
-def test_a_run_on_a_modelled_disk(prefix, tmp_path, monkeypatch):
+def test_a_run(prefix, tmp_path, monkeypatch):
     """What is loaded, run, counted and drawn, in the small; not what it comes to."""
     monkeypatch.setitem(LOAD_CONFIG, "shared_buffers", "64MB")
-    common = {"clients": 2, "buffers": 0.1, "base": None, "say": lambda _line: None, "disk": "cloud"}
+    common = {"clients": 2, "buffers": 0.1, "base": None, "say": lambda _line: None}
     schedule = Schedule(rampup=0, before=1, cap=240, after=0.5)
     with prepared(prefix, CONFIG, SIZES, schedule=schedule, **common) as (original, experiment):
         experiment.rate = 20.0
@@ -179,11 +179,9 @@ def test_a_run_on_a_modelled_disk(prefix, tmp_path, monkeypatch):
             experiment.runs.append(run(original, experiment, setting, workers=None, base=None))
     for one in experiment.runs:
         assert one.vacuum.finished and one.failed == 0
-        assert one.disk_during.counts["wal_bytes"] > 0 and one.disk_during.busy > 0
     assert objections(experiment) == []
     save_results(tmp_path, {"PostgreSQL": "", "commit": "", "cores": 1, "CPU": ""}, experiment)
     assert {file.name for file in tmp_path.iterdir()} >= {"results.md", "results.json", "latencies.png"}
     with open(tmp_path / "results.csv", newline="") as file:
         rows = list(csv.DictReader(file))
     assert [row["setting"] for row in rows] == ["core-no-delay", "cyclone-no-delay"]
-    assert all(float(row["disk_busy_during"]) > 0 for row in rows)
