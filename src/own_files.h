@@ -31,7 +31,9 @@
 
 #include "port/pg_crc32c.h"
 
-#define OWN_FOLDER	"pg_cyclone"
+#include "small_file.h"
+
+#define OWN_FOLDER	SMALL_FILE_FOLDER
 
 /* Nothing here raises an error or takes a lock, and a signal handler may call it. */
 
