@@ -7,7 +7,6 @@
 #   make demo  [DEMO_ARGS="--rows 500000"]       a full disk, a big table, a latency target: three parts, each with its figure; a picture into build
 #   make try                                     psql on a server with pg_cyclone, which is gone when psql ends
 #   make figures                                 the pictures and tables of README and docs/, of the results in bench/saved
-#   make demo-cluster PG_CONFIG=... [DEMO_ARGS="--rows 100000"]   a distributed table compacted under load on three nodes, of a PostgreSQL in which Citus is installed
 #   make check [PG_VERSIONS=18] [PYTEST_ARGS=-v] the tests on embedded PostgreSQL 18, and on 17 and 19 what can differ there, after make tidy
 #   make check-all [PG_VERSIONS=18] [PYTEST_ARGS=-v] [PGSRC=/path/to/postgresql-18]   every test on each version, long ones, too; coverage; check-minors; check-builds with PGSRC
 #   make check-fast                              those tests on PostgreSQL 18 that take two minutes together
@@ -44,7 +43,6 @@
 #   make bench-online [ONLINE_ARGS="--rows 5000000"]  making a table small while others use it, beside other programs
 #   make bench-tpcc [TPCC_ARGS="--warehouses 4"] VACUUM as those who use the database see it, into bench/results/tpcc
 #   make bench-autovacuum [AUTOVACUUM_ARGS="--minutes 1"] autovacuum by PostgreSQL and by pg_cyclone, into bench/results/autovacuum
-#   make bench-cluster PG_CONFIG=... [CLUSTER_ARGS="--rows 400000"]   a distributed table as those see it who use it through the coordinator
 #
 # DEBUG_POINTS=1 compiles in the wait and error points that tests use, WERROR=1 turns warnings into errors.
 #
@@ -66,7 +64,7 @@ FAST_TESTS = units smoke options regress dead_tids parallel progress checks btre
 COMMON_RUN = $(if $(SEED),--seed $(SEED)) $(if $(BASE),--base $(BASE)) $(if $(AUTOVACUUM),--autovacuum)
 LONG_RUN = $(COMMON_RUN) $(if $(FIRST),--first $(FIRST))
 
-.PHONY: all install uninstall installcheck clean dist distclean image-volume demo demo-cluster try measure-versions monitoring check check-all check-builds check-bytes check-core check-debs check-fast check-minors check-units coverage tidy check-ubsan check-valgrind crash-test fault-test damage-test soak twins prove-large figures bench bench-audit bench-autovacuum bench-cluster bench-compaction bench-dashboard bench-guards bench-history bench-large bench-online bench-pace bench-sorting bench-tables bench-tpcc bench-views
+.PHONY: all install uninstall installcheck clean dist distclean image-volume demo try measure-versions monitoring check check-all check-builds check-bytes check-core check-debs check-fast check-minors check-units coverage tidy check-ubsan check-valgrind crash-test fault-test damage-test soak twins prove-large figures bench bench-audit bench-autovacuum bench-compaction bench-dashboard bench-guards bench-history bench-large bench-online bench-pace bench-sorting bench-tables bench-tpcc bench-views
 .DEFAULT_GOAL := all
 
 all install uninstall installcheck:
@@ -98,9 +96,6 @@ try: .venv/stamp
 
 monitoring: .venv/stamp
 	$(VENV_PYTHON) scripts/make_monitoring.py
-
-demo-cluster: .venv/stamp
-	$(VENV_PYTHON) scripts/demo_cluster.py --pg-config $$(command -v $(PG_CONFIG)) $(DEMO_ARGS)
 
 check: tidy
 	$(VENV_PYTHON) -m cyclone_lab.build $(PG_VERSIONS)
@@ -207,9 +202,6 @@ bench-tpcc: .venv/stamp
 
 bench-autovacuum: .venv/stamp
 	PYTHONPATH=python:bench .venv/bin/python -m autovacuum $(AUTOVACUUM_ARGS)
-
-bench-cluster: .venv/stamp
-	$(VENV_PYTHON) bench/cluster.py --pg-config $$(command -v $(PG_CONFIG)) $(CLUSTER_ARGS)
 
 .venv/stamp: requirements.txt
 	@$(PYTHON) -c 'import ensurepip, venv' || \

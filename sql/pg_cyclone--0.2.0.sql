@@ -1334,141 +1334,20 @@ GRANT USAGE ON SCHEMA cyclone TO PUBLIC;
 GRANT SELECT ON progress, pace, history, bloat, horizon, advice TO PUBLIC;
 GRANT SELECT ON progress_details, pace_details, history_details, bloat_details, horizon_details, advice_details TO PUBLIC;
 
--- Clusters: VACUUM of tables whose shards are on several nodes, and the views of all nodes.
-
-CREATE PROCEDURE vacuum_node(options text, tables text[], INOUT result text)
-LANGUAGE C
-AS 'MODULE_PATHNAME', 'pg_cyclone_vacuum_node';
-
-COMMENT ON PROCEDURE vacuum_node(text, text[], text) IS
-'Vacuums tables of this node for a cluster''s VACUUM, with the rights of the caller, and returns their outcomes and VACUUM''s messages as JSON.';
-
-CREATE FUNCTION vacuum_cluster(
-    tables regclass[],
-    options text DEFAULT '',
-    OUT nodename text,
-    OUT nodeport int,
-    OUT relation regclass,
-    OUT shard text,
-    OUT status text,
-    OUT size_before bigint,
-    OUT size_after bigint,
-    OUT message text)
-RETURNS SETOF record
-LANGUAGE C STRICT VOLATILE PARALLEL UNSAFE
-AS 'MODULE_PATHNAME', 'pg_cyclone_vacuum_cluster';
-
-COMMENT ON FUNCTION vacuum_cluster(regclass[], text) IS
-'Vacuums tables that Citus distributes, with all options of VACUUM, on all nodes at once; a row for each shard and node.';
-
-CREATE FUNCTION node_rows(view text, timeout int DEFAULT 1000)
-RETURNS text
-LANGUAGE C STRICT VOLATILE PARALLEL UNSAFE
-AS 'MODULE_PATHNAME', 'pg_cyclone_node_rows';
-
-COMMENT ON FUNCTION node_rows(text, int) IS
-'The rows of one of pg_cyclone''s views on this node, as JSON, if that takes no longer than the timeout, in milliseconds.';
-
-CREATE FUNCTION cluster_rows(
-    view text,
-    timeout int DEFAULT 1000,
-    OUT nodename text,
-    OUT nodeport int,
-    OUT error text,
-    OUT result jsonb)
-RETURNS SETOF record
-LANGUAGE C STRICT VOLATILE PARALLEL UNSAFE
-AS 'MODULE_PATHNAME', 'pg_cyclone_cluster_rows';
-
-COMMENT ON FUNCTION cluster_rows(text, int) IS
-'A row for each node: the rows of one of pg_cyclone''s views there, as JSON, or why there are none; a node may take that many milliseconds.';
-
-CREATE VIEW cluster_progress AS
-SELECT c.nodename, c.nodeport, v.pid, v.leader_pid, v.role, v.datname, v.relation AS relation_name, v.phase,
-       v.blocks_done, v.blocks_total, v.eta, c.error
-FROM cyclone.cluster_rows('progress') c
-LEFT JOIN LATERAL pg_catalog.jsonb_to_recordset(c.result) AS v (
-    pid int, leader_pid int, role text, datname name, relation text, phase text, blocks_done bigint, blocks_total
-    bigint, eta timestamptz) ON true
-WHERE c.error IS NOT NULL OR v.pid IS NOT NULL;
-
-COMMENT ON VIEW cluster_progress IS
-'The view cyclone.progress of each node of a cluster; a node that does not answer within a second has a row with an error. cyclone.cluster_rows(''progress_details'') has all columns.';
-
-CREATE VIEW cluster_pace AS
-SELECT c.nodename, c.nodeport, v.pid, v.datname, v.relation AS relation_name, v.limited_by, v.figure, v.bound,
-       v.held_by, v.target_ms, v.latency_ms, v.asleep, v.rate, v.budget, c.error
-FROM cyclone.cluster_rows('pace') c
-LEFT JOIN LATERAL pg_catalog.jsonb_to_recordset(c.result) AS v (
-    pid int, datname name, relation text, limited_by text, figure float8, bound float8, held_by text, target_ms float8,
-    latency_ms float8, asleep float8, rate float8, budget float8) ON true
-WHERE c.error IS NOT NULL OR v.pid IS NOT NULL;
-
-COMMENT ON VIEW cluster_pace IS
-'The view cyclone.pace of each node of a cluster; a node that does not answer within a second has a row with an error. cyclone.cluster_rows(''pace_details'') has all columns.';
-
-CREATE VIEW cluster_bloat AS
-SELECT c.nodename, c.nodeport, v.of_table AS table_name, v.relation AS relation_name, v.kind, v.size, v.bloat_bytes,
-       v.bloat_ratio, v.error_bytes, v.held_bytes, v.inplace_bytes, c.error
-FROM cyclone.cluster_rows('bloat') c
-LEFT JOIN LATERAL pg_catalog.jsonb_to_recordset(c.result) AS v (
-    of_table text, relation text, kind text, size bigint, bloat_bytes bigint, bloat_ratio float8, error_bytes bigint,
-    held_bytes bigint, inplace_bytes bigint) ON true
-WHERE c.error IS NOT NULL OR v.relation IS NOT NULL;
-
-COMMENT ON VIEW cluster_bloat IS
-'The view cyclone.bloat of each node of a cluster; a node that does not answer within a second has a row with an error. cyclone.cluster_rows(''bloat_details'') has all columns.';
-
-CREATE VIEW cluster_autovacuum AS
-SELECT c.nodename, c.nodeport, v.datname, v.relid, v.relation AS relation_name, v.last_start, v.last_seconds,
-       v.last_by, v.last_reason, v.failures, v.failed_with, c.error
-FROM cyclone.cluster_rows('autovacuum') c
-LEFT JOIN LATERAL pg_catalog.jsonb_to_recordset(c.result) AS v (
-    datname name, relid oid, relation text, last_start timestamptz, last_seconds float8, last_by text, last_reason text,
-    failures int, failed_with text) ON true
-WHERE c.error IS NOT NULL OR v.relid IS NOT NULL;
-
-COMMENT ON VIEW cluster_autovacuum IS
-'The view cyclone.autovacuum of each node of a cluster; a node that does not answer within a second has a row with an error. cyclone.cluster_rows(''autovacuum_details'') has all columns.';
-
-CREATE VIEW cluster_compaction AS
-SELECT c.nodename, c.nodeport, v.relation AS relation_name, v.reason, v.next_at, v.size, v.would_win, v.last_outcome,
-       v.last_won, v.total_won, c.error
-FROM cyclone.cluster_rows('compaction') c
-LEFT JOIN LATERAL pg_catalog.jsonb_to_recordset(c.result) AS v (
-    relation text, reason text, next_at timestamptz, size bigint, would_win bigint, last_outcome text, last_won bigint,
-    total_won bigint) ON true
-WHERE c.error IS NOT NULL OR v.relation IS NOT NULL;
-
-COMMENT ON VIEW cluster_compaction IS
-'The view cyclone.compaction of each node of a cluster; a node that does not answer within a second has a row with an error. cyclone.cluster_rows(''compaction_details'') has all columns.';
-
--- The columns of a view that another view, or that of each node, has from it mean the same, in the same units.
+-- The columns that a view has of its details mean there what they mean here.
 DO $$
 DECLARE
     c record;
 BEGIN
     FOR c IN
-        SELECT v.relname AS view, a.attname AS "column",
-               coalesce(pg_catalog.col_description(d.oid, b.attnum),
-                        CASE a.attname
-                            WHEN 'nodename' THEN 'Name of the node'
-                            WHEN 'nodeport' THEN 'Port of the node'
-                            WHEN 'error' THEN 'Why the node has no other row; null if all is well'
-                            WHEN 'relation_name' THEN 'Name of the table on that node, or of what the row is about'
-                            WHEN 'table_name' THEN 'Name of the table that it belongs to, on that node' END) AS comment
+        SELECT v.relname AS view, a.attname AS "column", pg_catalog.col_description(d.oid, b.attnum) AS comment
         FROM pg_catalog.pg_class v
         JOIN pg_catalog.pg_attribute a ON a.attrelid = v.oid AND a.attnum > 0
-        JOIN pg_catalog.pg_class d ON d.relnamespace = v.relnamespace
-             AND d.relname = pg_catalog.replace(v.relname, 'cluster_', '') || '_details'
-        LEFT JOIN pg_catalog.pg_attribute b ON b.attrelid = d.oid AND b.attname = a.attname
+        JOIN pg_catalog.pg_class d ON d.relnamespace = v.relnamespace AND d.relname = v.relname || '_details'
+        JOIN pg_catalog.pg_attribute b ON b.attrelid = d.oid AND b.attname = a.attname
         WHERE v.relnamespace = 'cyclone'::pg_catalog.regnamespace AND v.relkind = 'v'
     LOOP
         EXECUTE pg_catalog.format('COMMENT ON COLUMN cyclone.%I.%I IS %L', c.view, c."column", c.comment);
     END LOOP;
 END
 $$;
-
-REVOKE ALL ON cluster_autovacuum FROM PUBLIC;
-GRANT SELECT ON cluster_autovacuum TO pg_monitor;
-GRANT SELECT ON cluster_progress, cluster_pace, cluster_bloat, cluster_compaction TO PUBLIC;

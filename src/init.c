@@ -12,7 +12,6 @@
 #include "fmgr.h"
 #include "miscadmin.h"
 
-#include "cluster/citus.h"
 #include "command/heap_seam.h"
 #include "command/utility_hook.h"
 #include "compaction/compaction.h"
@@ -49,7 +48,6 @@ _PG_init(void)
 	compaction_settings_init();
 	pace_settings_init();
 	settings_init();
-	citus_check_order();
 	server_check();
 	if (server_fits())
 	{

@@ -25,22 +25,6 @@
 extern bool distributed_is_for_other(List *rels, const VacuumOptions *options);
 
 /*
- * distributed_is_for_cluster
- *		Is this a VACUUM that we have to send to the nodes of a cluster ourselves, as the
- *		library that distributes a table doesn't know the options?
- *
- * If so, *here are the relations of the list that aren't distributed.  A relation that
- * doesn't exist is not in *here.
- */
-extern bool distributed_is_for_cluster(List *rels, const VacuumOptions *options, List **here);
-
-/* distributed_has_cluster -- are there nodes that we can send commands to? */
-extern bool distributed_has_cluster(void);
-
-/* distributed_is_in_cluster -- is a table distributed over nodes that we can send commands to? */
-extern bool distributed_is_in_cluster(Oid relid);
-
-/*
  * distributed_table_is_for_other
  *		Is a table, on which the caller has a lock, another library's?
  *

@@ -13,8 +13,7 @@
  * statements with errors, so that all messages are the server's own.  Modules that watch
  * statements, like pg_stat_statements, see a VACUUM FULL if their hooks run around ours:
  * if they come after us in shared_preload_libraries.  A VACUUM FULL of a table that
- * another library distributes goes on to that library: see distributed.c.  If that
- * doesn't know the options, we send the statement to the nodes ourselves.
+ * another library distributes goes on to that library: see distributed.c.
  *
  * A REPACK is treated like a VACUUM FULL.  PARALLEL is an option of ours there, and an
  * error where the server must run the statement.
@@ -36,13 +35,11 @@
 #include "access/parallel.h"
 #include "access/xact.h"
 #include "access/xlog.h"
-#include "catalog/namespace.h"
 #include "miscadmin.h"
 #include "parser/analyze.h"
 #include "tcop/utility.h"
 #include "utils/memutils.h"
 
-#include "cluster/cluster_vacuum.h"
 #include "command/distributed.h"
 #include "command/heap_seam.h"
 #include "command/options.h"
@@ -88,7 +85,6 @@ static void take_vacuum_first(PlannedStmt *pstmt, const char *query_string,
 							  DestReceiver *dest, QueryCompletion *qc);
 static bool is_done(const Call *call);
 static bool is_dry_run_done(const Call *call);
-static bool is_cluster_done(const Call *call);
 static bool is_repack_done(const Call *call);
 static void pass_on(const Call *call);
 static void pass_on_for_server(const Call *call);
@@ -240,8 +236,6 @@ is_done(const Call *call)
 	}
 	if (stmt->is_vacuumcmd && IsUnderPostmaster)
 		vacuum_options_explain_faults(stmt);
-	if (is_cluster_done(call))
-		return true;
 	if (is_ours(stmt, call->context, &options))
 	{
 		if (distributed_is_for_other(stmt->rels, &options))
@@ -325,58 +319,6 @@ is_dry_run_done(const Call *call)
 				 errmsg("the other options of VACUUM (DRY_RUN) are not what PostgreSQL would accept"),
 				 errhint("Without DRY_RUN it says what is wrong with them.")));
 	dry_run_statement(stmt, &options);
-	return true;
-}
-
-/*
- * is_cluster_done
- *		Runs a VACUUM that we send to the nodes of a cluster: first the tables that aren't
- *		distributed, as a statement of their own, then the others.
- *
- * Returns false if the statement is no such VACUUM, isn't allowed in this place, or has
- * options for which the server raises an error.
- */
-static bool
-is_cluster_done(const Call *call)
-{
-	const VacuumStmt *stmt = (const VacuumStmt *) call->pstmt->utilityStmt;
-	VacuumOptions options;
-	List	   *here;
-	VacuumStmt *rest;
-	MemoryContext old;
-
-	if (!cyclone_enabled || !IsUnderPostmaster || !stmt->is_vacuumcmd ||
-		!(vacuum_options_have_full(stmt) || vacuum_options_have_latency_target(stmt)) ||
-		IsAbortedTransactionBlockState() || IsInParallelMode() || RecoveryInProgress() ||
-		!vacuum_options_read(stmt, &options) ||
-		!distributed_is_for_cluster(stmt->rels, &options, &here))
-		return false;
-	PreventInTransactionBlock(call->context == PROCESS_UTILITY_TOPLEVEL, "VACUUM");
-
-	/* both may commit, and the statement may be a cached one */
-	old = MemoryContextSwitchTo(statement_context());
-	rest = copyObject(unconstify(VacuumStmt *, stmt));
-	rest->rels = copyObject(list_difference_ptr(stmt->rels, here));
-	/* a table that doesn't exist is an error before anything is done */
-	foreach_node(VacuumRelation, named, rest->rels)
-	{
-		if (!OidIsValid(named->oid))
-			(void) RangeVarGetRelid(named->relation, NoLock, false);
-	}
-	if (here != NIL)
-	{
-		Call		inner = *call;
-
-		inner.pstmt = copyObject(call->pstmt);
-		castNode(VacuumStmt, inner.pstmt->utilityStmt)->rels = copyObject(here);
-		MemoryContextSwitchTo(old);
-		if (!is_done(&inner))
-			pass_on(&inner);
-	}
-	else
-		MemoryContextSwitchTo(old);
-	cluster_vacuum(rest->rels, rest->options, &options);
-	CommandCounterIncrement();
 	return true;
 }
 

@@ -162,7 +162,6 @@ def answers(cluster) -> dict[str, str]:
 def test_all_that_can_be_asked_of_a_server_that_differs(new_cluster):
     """Each view and function of the extension has rows, or an error that says what is wrong."""
     found = answers(new_cluster(**{"cyclone.debug_failed_probe": 1}))
-    assert found.pop("cyclone.vacuum_cluster(regclass[],text)") == '"t" is not distributed by Citus'
     assert len(found) > 40 and found["cyclone.progress_details"] == found["cyclone.pace"] == "rows"
     assert {name: said for name, said in found.items() if said != "rows" and not said.endswith("does not fit this server")} == {}
 

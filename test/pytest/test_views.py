@@ -21,7 +21,7 @@ COLUMNS = """
 
 def test_a_column_has_one_type_by_its_name_and_a_comment(conn):
     columns = conn.execute(COLUMNS).fetchall()
-    assert {view for view, *_ in columns} >= set(VIEWS) | {f"{view}_details" for view in VIEWS} | {"cluster_progress"}
+    assert {view for view, *_ in columns} >= set(VIEWS) | {f"{view}_details" for view in VIEWS}
     for view, column, kind, comment in columns:
         where = f"cyclone.{view}.{column}"
         assert comment, f"{where} has no comment"
