@@ -19,6 +19,7 @@
 #   make check-debs [DEBS_ARGS="--keep sid"]   the packages built, tested, used and removed in bare systems of Debian, the pages' and the Dockerfiles' steps, too; as root
 #   make check-builds PGSRC=/path/to/postgresql-18   the smoke tests on servers with segments of 6 blocks, and with blocks of 32 kB
 #   make check-bytes BEFORE=COMMIT [BASE=/dev/shm]   VACUUM in one process writes the WAL and the pages that it wrote at that commit
+#   make check-mutants [MUTANTS="name"]          small faults put into the engine on purpose, and what finds each
 #   make monitoring                              the files of monitoring/ for exporters and Grafana, of its metrics.toml
 #   make check-core PGSRC=/path/to/postgresql-18   PostgreSQL's own tests with pg_cyclone engaged
 #   make check-valgrind PGSRC=/path/to/postgresql-18   a server under valgrind, built as scripts/check_valgrind.py says
@@ -64,7 +65,7 @@ FAST_TESTS = units smoke options regress dead_tids parallel progress checks btre
 COMMON_RUN = $(if $(SEED),--seed $(SEED)) $(if $(BASE),--base $(BASE)) $(if $(AUTOVACUUM),--autovacuum)
 LONG_RUN = $(COMMON_RUN) $(if $(FIRST),--first $(FIRST))
 
-.PHONY: all install uninstall installcheck clean dist distclean image-volume demo try measure-versions monitoring check check-all check-builds check-bytes check-core check-debs check-fast check-minors check-units coverage tidy check-ubsan check-valgrind crash-test fault-test damage-test soak twins prove-large figures bench bench-audit bench-autovacuum bench-compaction bench-dashboard bench-guards bench-history bench-large bench-online bench-pace bench-sorting bench-tables bench-tpcc bench-views
+.PHONY: all install uninstall installcheck clean dist distclean image-volume demo try measure-versions monitoring check check-all check-builds check-bytes check-core check-debs check-fast check-minors check-mutants check-units coverage tidy check-ubsan check-valgrind crash-test fault-test damage-test soak twins prove-large figures bench bench-audit bench-autovacuum bench-compaction bench-dashboard bench-guards bench-history bench-large bench-online bench-pace bench-sorting bench-tables bench-tpcc bench-views
 .DEFAULT_GOAL := all
 
 all install uninstall installcheck:
@@ -130,6 +131,9 @@ check-builds: .venv/stamp
 
 check-bytes: .venv/stamp
 	$(VENV_PYTHON) scripts/check_bytes.py $(or $(BEFORE),$(error name a commit: make check-bytes BEFORE=COMMIT)) $(if $(BASE),--base $(BASE))
+
+check-mutants: .venv/stamp
+	$(VENV_PYTHON) scripts/check_mutants.py $(MUTANTS)
 
 check-debs: .venv/stamp
 	$(VENV_PYTHON) scripts/check_packages.py $(DEBS_ARGS)

@@ -171,3 +171,15 @@ def test_a_difference_that_no_test_comes_by_is_found(monkeypatch, major, name):
     rows = [row for row in versions.rows() if row[:2] != (major, name)]
     monkeypatch.setattr(versions, "rows", lambda: rows)
     assert versions.problems() == [f"no test of {versions.TABLE.name} comes by {name} on PostgreSQL {major}: run make measure-versions"]
+
+
+def test_a_fault_whose_place_is_gone_is_found(monkeypatch, tmp_path):
+    check = script("check_mutants.py")
+    monkeypatch.setattr(check, "TOP", tmp_path)
+    monkeypatch.setattr(check, "LIST", tmp_path / "mutants.toml")
+    (tmp_path / "test/pytest").mkdir(parents=True)
+    (tmp_path / "test/pytest/test_it.py").touch()
+    (tmp_path / "some.c").write_text("once\ntwice\ntwice\n")
+    listed = [check.Mutant(old, "", "some.c", f"{old}\n", "", ["test_it.py"]) for old in ("once", "twice", "never")]
+    assert [problem.split(": ")[1] for problem in check.problems(listed)] == ["twice", "never"]
+    assert len(check.problems([check.Mutant("once", "", "some.c", "once\n", "", ["test_gone.py"])])) == 1
