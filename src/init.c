@@ -22,6 +22,7 @@
 #include "library.h"
 #include "neighbours/neighbours.h"
 #include "new_files/leftovers.h"
+#include "own_worker.h"
 #include "pace/pace.h"
 #include "server_check.h"
 #include "settings.h"
@@ -54,6 +55,7 @@ _PG_init(void)
 		shared_memory_init();
 		history_init();
 		latency_init();
+		own_worker_init();
 		leftovers_init();
 		if (cyclone_system_calls)
 		{

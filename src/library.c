@@ -26,7 +26,7 @@
 
 #include "fmgr.h"
 #include "miscadmin.h"
-#include "utils/guc.h"
+#include "postmaster/bgworker.h"
 #include "utils/memutils.h"
 
 #include "library.h"
@@ -60,48 +60,6 @@ const char *
 library_path(void)
 {
 	return path;
-}
-
-/* library_worker -- see library.h. */
-BackgroundWorker
-library_worker(const char *type, const char *function)
-{
-	BackgroundWorker worker = {
-		.bgw_flags = BGWORKER_SHMEM_ACCESS | BGWORKER_BACKEND_DATABASE_CONNECTION,
-		.bgw_start_time = BgWorkerStart_RecoveryFinished,
-		.bgw_restart_time = BGW_NEVER_RESTART,
-	};
-
-	Assert(strlen(type) < BGW_MAXLEN && strlen(function) < BGW_MAXLEN);
-	strlcpy(worker.bgw_library_name, library_path(), sizeof(worker.bgw_library_name));
-	strlcpy(worker.bgw_function_name, function, sizeof(worker.bgw_function_name));
-	strlcpy(worker.bgw_type, type, sizeof(worker.bgw_type));
-	strlcpy(worker.bgw_name, type, sizeof(worker.bgw_name));
-	return worker;
-}
-
-/*
- * library_worker_settings -- see library.h.
- *
- * As autovacuum's processes do, and no other role: a database may have one for each session.
- */
-void
-library_worker_settings(void)
-{
-	static const char *const settings[][2] = {
-		{"role", "none"}, {"search_path", "pg_catalog, pg_temp"},
-		{"zero_damaged_pages", "false"},
-		{"statement_timeout", "0"}, {"transaction_timeout", "0"}, {"lock_timeout", "0"},
-		{"idle_in_transaction_session_timeout", "0"},
-		{"synchronous_commit", "local"},
-		{"default_transaction_isolation", "read committed"},
-		{"default_transaction_read_only", "off"}, {"default_transaction_deferrable", "off"},
-		{"restrict_nonsystem_relation_kind", ""},
-	};
-
-	Assert(AmBackgroundWorkerProcess());
-	for (int i = 0; i < lengthof(settings); i++)
-		SetConfigOption(settings[i][0], settings[i][1], PGC_SUSET, PGC_S_OVERRIDE);
 }
 
 /* refuse_without_preloading -- see library.h. */

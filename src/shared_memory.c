@@ -27,6 +27,7 @@
 #include "neighbours/neighbours.h"
 #include "new_files/leftovers.h"
 #include "new_files/new_blocks.h"
+#include "own_worker.h"
 #include "pace/pace.h"
 #include "report/progress.h"
 #include "shared_memory.h"
@@ -48,6 +49,7 @@ static const SharedPart parts[] = {
 	{neighbours_shmem_request, neighbours_shmem_init, NULL},
 	{pace_shmem_request, pace_shmem_init, NULL},
 	{guards_shmem_request, guards_shmem_init, NULL},
+	{own_worker_shmem_request, own_worker_shmem_init, NULL},
 	{leftovers_shmem_request, leftovers_shmem_init, leftovers_look_around},
 	{new_blocks_shmem_request, NULL, NULL},
 	{table_log_shmem_request, table_log_shmem_init, NULL},

@@ -10,12 +10,9 @@
  * time, as if a client had sent it.  It knows tables by cyclone.compaction_state, in
  * the database; shared memory has only the tables that are compacted now.
  *
- * The postmaster can't start the launcher, as a library isn't called there when
- * settings change.  The first process that commits a transaction finds that the
- * launcher is missing, and registers it (start_when_due).  PostgreSQL's own launchers
- * commit transactions, so that takes no longer than autovacuum_naptime.  While
- * compaction is off it costs a look at the setting and at the number of workers, and no
- * place for a worker.  If there still is one, as it was switched off when the launcher
+ * The first process that commits a transaction finds that the launcher is missing, and
+ * registers it (own_worker.c).  While compaction is off that costs a look at the setting
+ * and at the number of workers, and no place for a worker.  If there still is one, as it was switched off when the launcher
  * had died, a launcher comes to stop it.
  *
  * The WAL of the day is in a file, too, so that a restart doesn't allow as much again.  It
@@ -56,14 +53,11 @@
 
 #include "compaction/compaction.h"
 #include "debug_point.h"
-#include "library.h"
 #include "own_files.h"
+#include "own_worker.h"
 #include "scope.h"
 
 #define TRANCHE		"pg_cyclone_compaction"
-
-/* If the launcher couldn't be started, or died, the next try comes after this time. */
-#define RETRY_MS	60000
 
 #define WAL_PATH	OWN_FOLDER "/compaction"
 
@@ -80,22 +74,27 @@ CompactionShared *compaction_shared = NULL;
 static bool server_was_shut_down(void);
 static void read_wal(void);
 static void begin_day_when_due(void);
-static void start_when_due(XactEvent event, void *arg);
-static bool start_launcher(void);
+static bool launcher_is_due(void);
 static bool is_owner(Oid database);
 static const char *defines(List *options, const char *option);
 static bool workers_are_there(void);
 static void leave_database(Oid database);
 
+const OwnWorkerDuty compaction_launcher = {
+	.type = "pg_cyclone compaction launcher",
+	.function = "pg_cyclone_compaction_launcher",
+	.is_due = launcher_is_due
+};
+
 /*
  * compaction_init
- *		Install the hooks.  Call while the library is preloaded.
+ *		Have the launcher started when it is due.  Call while the library is preloaded.
  */
 void
 compaction_init(void)
 {
 	Assert(process_shared_preload_libraries_in_progress);
-	RegisterXactCallback(start_when_due, NULL);
+	own_worker_when_due(&compaction_launcher);
 }
 
 /* compaction_shmem_request -- how much shared memory we need, and a lock. */
@@ -120,7 +119,6 @@ compaction_shmem_init(void)
 		memset(compaction_shared, 0, sizeof(*compaction_shared));
 		pg_atomic_init_u32(&compaction_shared->has_launcher, 0);
 		pg_atomic_init_u32(&compaction_shared->workers, 0);
-		pg_atomic_init_u64(&compaction_shared->launch_at, 0);
 		compaction_shared->lock = &GetNamedLWLockTranche(TRANCHE)->lock;
 		compaction_shared->was_shut_down = server_was_shut_down();
 		read_wal();
@@ -143,54 +141,13 @@ server_was_shut_down(void)
 	return was_shut_down;
 }
 
-/*
- * start_when_due
- *		The transaction callback: start the launcher, if there should be one, or if there is
- *		a worker to be stopped.
- *
- * The transaction has committed, so an error would be a PANIC.  There is none, as in
- * leftovers.c: the worker's description is as it must be, no handle is wanted, which
- * would take memory, and interrupts are held off.
- */
-static void
-start_when_due(XactEvent event, void *arg)
-{
-	TimestampTz now;
-	uint64		due;
-
-	if (event != XACT_EVENT_COMMIT || compaction_shared == NULL ||
-		(!cyclone_compaction && pg_atomic_read_u32(&compaction_shared->workers) == 0) ||
-		pg_atomic_read_u32(&compaction_shared->has_launcher) != 0 ||
-		!IsUnderPostmaster || IsBinaryUpgrade || RecoveryInProgress())
-		return;
-	now = GetCurrentTimestamp();
-	due = pg_atomic_read_u64(&compaction_shared->launch_at);
-
-	/*
-	 * of several processes that see it one starts it; a time further ahead is
-	 * from before the clock was set back
-	 */
-	if ((now < (TimestampTz) due &&
-		 (TimestampTz) due <= TimestampTzPlusMilliseconds(now, RETRY_MS)) ||
-		!pg_atomic_compare_exchange_u64(&compaction_shared->launch_at, &due,
-										TimestampTzPlusMilliseconds(now, RETRY_MS)))
-		return;
-	Assert(InterruptHoldoffCount > 0);
-	if (!start_launcher())
-		ereport(LOG,
-				(errcode(ERRCODE_CONFIGURATION_LIMIT_EXCEEDED),
-				 errmsg("no background worker is free to compact tables"),
-				 errhint("You might need to increase \"%s\".", "max_worker_processes")));
-}
-
-/* start_launcher -- returns false if there is no place for it. */
+/* launcher_is_due -- should there be a launcher, or is there a worker to be stopped? */
 static bool
-start_launcher(void)
+launcher_is_due(void)
 {
-	BackgroundWorker worker = library_worker("pg_cyclone compaction launcher",
-											 "pg_cyclone_compaction_launcher");
-
-	return RegisterDynamicBackgroundWorker(&worker, NULL);
+	return compaction_shared != NULL &&
+		(cyclone_compaction || pg_atomic_read_u32(&compaction_shared->workers) != 0) &&
+		pg_atomic_read_u32(&compaction_shared->has_launcher) == 0;
 }
 
 /*

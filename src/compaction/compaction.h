@@ -15,6 +15,7 @@
 #include "storage/lwlock.h"
 
 #include "compaction/window.h"
+#include "own_worker.h"
 
 /* The most tables that are compacted at a time */
 #define COMPACTION_MAX_WORKERS	8
@@ -43,7 +44,6 @@ typedef struct CompactionShared
 {
 	pg_atomic_uint32 has_launcher;
 	pg_atomic_uint32 workers;	/* that have a slot */
-	pg_atomic_uint64 launch_at; /* no launcher is started before that time */
 	LWLock	   *lock;
 	bool		was_shut_down;	/* the server, before it was started; else it
 								 * has crashed, or is a copy */
@@ -53,6 +53,7 @@ typedef struct CompactionShared
 } CompactionShared;
 
 extern CompactionShared *compaction_shared;
+extern const OwnWorkerDuty compaction_launcher;
 
 /* For no shorter time is a table left alone after a run; seconds */
 #define COMPACTION_LEAST_COOLDOWN	60

@@ -56,6 +56,7 @@
 #include "guards/guards.h"
 #include "library.h"
 #include "own_wait_event.h"
+#include "own_worker.h"
 
 /* The time that a worker has to start */
 #define START_MS	60000
@@ -96,6 +97,7 @@ static bool slot_is_busy(const CompactionSlot *slot, TimestampTz now);
 static CompactionSlot *free_slot(TimestampTz now);
 static Visit *next_visit(TimestampTz now);
 static void find_databases(void);
+static bool is_to_be_visited(Form_pg_database database);
 static bool start_worker(CompactionSlot *slot, Oid database, TimestampTz now);
 
 /* pg_cyclone_compaction_launcher -- the entry of the process. */
@@ -107,16 +109,10 @@ pg_cyclone_compaction_launcher(Datum arg)
 	uint32		none = 0;
 
 	refuse_without_preloading();
-	pqsignal(SIGHUP, SignalHandlerForConfigReload);
-	/* one that came since the fork was ignored */
-	ConfigReloadPending = true;
-	pqsignal(SIGTERM, die);
-	BackgroundWorkerUnblockSignals();
 	if (!pg_atomic_compare_exchange_u32(&compaction_shared->has_launcher, &none, 1))
 		proc_exit(0);
 	before_shmem_exit(leave, (Datum) 0);
-	BackgroundWorkerInitializeConnection(NULL, NULL, 0);
-	library_worker_settings();
+	own_worker_begin(InvalidOid, 0);
 
 	context = AllocSetContextCreate(TopMemoryContext, "Compaction launcher", ALLOCSET_DEFAULT_SIZES);
 	for (;;)
@@ -152,8 +148,7 @@ pg_cyclone_compaction_launcher(Datum arg)
 static void
 leave(int code, Datum arg)
 {
-	pg_atomic_write_u64(&compaction_shared->launch_at,
-						TimestampTzPlusMilliseconds(GetCurrentTimestamp(), DEBUG_LIMIT(compaction_visit, RESTART_MS)));
+	own_worker_not_before(&compaction_launcher, DEBUG_LIMIT(compaction_visit, RESTART_MS));
 	pg_atomic_write_u32(&compaction_shared->has_launcher, 0);
 }
 
@@ -440,39 +435,11 @@ next_visit(TimestampTz now)
 static void
 find_databases(void)
 {
-	MemoryContext context = CurrentMemoryContext;
-	List	   *found = NIL;
-	Relation	pg_database;
-	SysScanDesc scan;
-	HeapTuple	tuple;
+	List	   *found = own_worker_databases(is_to_be_visited);
 	Visit	   *before = visits;
 	int			nbefore = nvisits;
 	int			next = 0;
 
-	Assert(!IsTransactionState());
-	SetCurrentStatementStartTimestamp();
-	StartTransactionCommand();
-	pg_database = table_open(DatabaseRelationId, AccessShareLock);
-	scan = systable_beginscan(pg_database, InvalidOid, false, NULL, 0, NULL);
-	while (HeapTupleIsValid(tuple = systable_getnext(scan)))
-	{
-		Form_pg_database form = (Form_pg_database) GETSTRUCT(tuple);
-
-		if (form->datallowconn && !form->datistemplate && !database_is_invalid_form(form) &&
-			compaction_has_database(NameStr(form->datname)))
-		{
-			MemoryContext old = MemoryContextSwitchTo(context);
-
-			found = lappend_oid(found, form->oid);
-			MemoryContextSwitchTo(old);
-		}
-	}
-	systable_endscan(scan);
-	table_close(pg_database, AccessShareLock);
-	CommitTransactionCommand();
-	MemoryContextSwitchTo(context);
-
-	list_sort(found, list_oid_cmp);
 	visits = MemoryContextAlloc(TopMemoryContext, (list_length(found) + 1) * sizeof(Visit));
 	nvisits = 0;
 	foreach_oid(database, found)
@@ -486,6 +453,14 @@ find_databases(void)
 		pfree(before);
 }
 
+/* is_to_be_visited -- is a database to be visited? */
+static bool
+is_to_be_visited(Form_pg_database database)
+{
+	return database->datallowconn && !database->datistemplate &&
+		!database_is_invalid_form(database) && compaction_has_database(NameStr(database->datname));
+}
+
 /*
  * start_worker
  *		Returns false if there is no place for it.  now is the time by which this round
@@ -495,8 +470,7 @@ find_databases(void)
 static bool
 start_worker(CompactionSlot *slot, Oid database, TimestampTz now)
 {
-	BackgroundWorker worker = library_worker("pg_cyclone compaction worker",
-											 "pg_cyclone_compaction_worker");
+	BackgroundWorker worker = own_worker("pg_cyclone compaction worker", "pg_cyclone_compaction_worker");
 
 	Assert(slot >= compaction_shared->slots && slot < compaction_shared->slots + COMPACTION_MAX_WORKERS);
 	Assert(OidIsValid(database));
@@ -507,19 +481,14 @@ start_worker(CompactionSlot *slot, Oid database, TimestampTz now)
 	LWLockRelease(compaction_shared->lock);
 
 	worker.bgw_main_arg = Int32GetDatum((int32) (slot - compaction_shared->slots));
-	worker.bgw_notify_pid = MyProcPid;
 	snprintf(worker.bgw_name, sizeof(worker.bgw_name),
 			 "pg_cyclone compaction worker for database %u", database);
-	if (RegisterDynamicBackgroundWorker(&worker, NULL))
+	if (own_worker_start(&worker, NULL))
 		return true;
 
 	LWLockAcquire(compaction_shared->lock, LW_EXCLUSIVE);
 	slot->database = InvalidOid;
 	slot->launched = 0;
 	LWLockRelease(compaction_shared->lock);
-	ereport(LOG,
-			(errcode(ERRCODE_CONFIGURATION_LIMIT_EXCEEDED),
-			 errmsg("no background worker is free to compact tables"),
-			 errhint("You might need to increase \"%s\".", "max_worker_processes")));
 	return false;
 }

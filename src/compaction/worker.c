@@ -72,6 +72,7 @@
 #include "history/history.h"
 #include "inplace/table_inplace.h"
 #include "library.h"
+#include "own_worker.h"
 #include "scope.h"
 #include "settings.h"
 
@@ -149,17 +150,10 @@ pg_cyclone_compaction_worker(Datum arg)
 	Oid			database;
 
 	refuse_without_preloading();
-	pqsignal(SIGHUP, SignalHandlerForConfigReload);
-	/* one that came since the fork was ignored */
-	ConfigReloadPending = true;
-	pqsignal(SIGINT, StatementCancelHandler);
-	pqsignal(SIGTERM, die);
-	BackgroundWorkerUnblockSignals();
 	if (!take_slot(DatumGetInt32(arg), &database))
 		proc_exit(0);
-	BackgroundWorkerInitializeConnectionByOid(database, InvalidOid, 0);
+	own_worker_begin(database, 0);
 	visit_context = AllocSetContextCreate(TopMemoryContext, "Compaction worker", ALLOCSET_DEFAULT_SIZES);
-	library_worker_settings();
 	history_started_by_compaction();
 	visit();
 	proc_exit(0);

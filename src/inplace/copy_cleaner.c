@@ -35,7 +35,6 @@
 #include "miscadmin.h"
 #include "postmaster/bgworker.h"
 #include "storage/lmgr.h"
-#include "tcop/tcopprot.h"
 #include "utils/lsyscache.h"
 #include "utils/memutils.h"
 #include "utils/relcache.h"
@@ -49,6 +48,7 @@
 #include "inplace/index_copy.h"
 #include "library.h"
 #include "others.h"
+#include "own_worker.h"
 #include "settings.h"
 #include "transaction.h"
 
@@ -100,7 +100,7 @@ copy_cleaner_start(Oid table, Oid copy)
 	Leftover	leftover = {
 		.database = MyDatabaseId,.table = table,.copy = copy,.wait_ms = cyclone_index_wait
 	};
-	BackgroundWorker worker = library_worker("pg_cyclone cleaner", "pg_cyclone_copy_cleaner_main");
+	BackgroundWorker worker = own_worker("pg_cyclone cleaner", "pg_cyclone_copy_cleaner_main");
 
 	Assert(OidIsValid(table) && OidIsValid(copy));
 	StaticAssertStmt(sizeof(leftover) <= BGW_EXTRALEN, "a leftover must fit into a worker's description");
@@ -216,10 +216,7 @@ pg_cyclone_copy_cleaner_main(Datum arg)
 
 	refuse_without_preloading();
 	memcpy(leftover, MyBgworkerEntry->bgw_extra, sizeof(*leftover));
-	pqsignal(SIGTERM, die);
-	BackgroundWorkerUnblockSignals();
-	BackgroundWorkerInitializeConnectionByOid(leftover->database, InvalidOid, BGWORKER_BYPASS_ALLOWCONN);
-	library_worker_settings();
+	own_worker_begin(leftover->database, BGWORKER_BYPASS_ALLOWCONN);
 	DEBUG_POINT("copy-cleaner");
 	if (!make_own(leftover))
 		return;

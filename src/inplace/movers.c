@@ -63,6 +63,7 @@
 #include "inplace/move_batch.h"
 #include "library.h"
 #include "own_wait_event.h"
+#include "own_worker.h"
 #include "report/progress.h"
 #include "team/degree.h"
 #include "transaction.h"
@@ -457,7 +458,7 @@ static void
 launch(void)
 {
 	MemoryContext old = MemoryContextSwitchTo(movers.job->context);
-	BackgroundWorker worker = library_worker("pg_cyclone worker", "pg_cyclone_mover_main");
+	BackgroundWorker worker = own_worker("pg_cyclone worker", "pg_cyclone_mover_main");
 
 	worker.bgw_notify_pid = MyProcPid;
 	snprintf(worker.bgw_name, BGW_MAXLEN, "pg_cyclone worker for PID %d", MyProcPid);

@@ -12,7 +12,7 @@
  *	  (look_around).  It also does so when it restarts after a crash of its
  *	  children.
  *	- It can't register a background worker then.  The first process that commits
- *	  a transaction after recovery does (start_when_due).  That is at once, as the
+ *	  a transaction after recovery does (own_worker.c).  That is at once, as the
  *	  server's own launchers commit one when they start.
  *	- That worker goes from database to database, with a further worker in each
  *	  that has journals (visit_databases).
@@ -84,7 +84,6 @@
 #include "storage/lwlock.h"
 #include "storage/shmem.h"
 #include "storage/smgr.h"
-#include "tcop/tcopprot.h"
 #include "utils/builtins.h"
 #include "utils/fmgrprotos.h"
 #include "utils/memutils.h"
@@ -99,16 +98,15 @@
 #include "library.h"
 #include "new_files/journal.h"
 #include "new_files/leftovers.h"
+#include "own_worker.h"
 
-#define RETRY_MS	60000
 #define MAX_TRIES	3
 
 typedef struct LeftoversShared
 {
 	uint64		start;			/* written before there are other processes:
 								 * this start of the server */
-	pg_atomic_uint32 is_due;	/* a worker is to be started, */
-	pg_atomic_uint64 due_at;	/* but not before that time */
+	pg_atomic_uint32 is_due;	/* a worker is to be started */
 } LeftoversShared;
 
 /* How a journal's transaction has ended */
@@ -130,12 +128,11 @@ static List *find_noted(List *found, const Journal *journal);
 static List *find_empty(List *found, const Journal *journal, Oid tablespace, Oid next_oid);
 static bool is_noted(const Journal *journal, const RelFileLocator *file);
 static List *add_found(List *found, RelFileLocator file, bool must_be_empty);
-static void start_when_due(XactEvent event, void *arg);
+static bool is_due(void);
 static bool start_worker(Oid database, BackgroundWorkerHandle **handle);
-static void try_later(void);
 static void visit_databases(void);
 static bool is_from_before(const Journal *journal);
-static List *connectable_databases(List **all);
+static bool is_connectable(Form_pg_database database);
 static void clean_database(void);
 static List *add_leftovers(List *files, const Journal *journal);
 static RewriteFate fate_of(const Journal *journal);
@@ -144,12 +141,18 @@ static bool is_listed(List *files, const RelFileLocator *file);
 static List *without_referenced(List *files, Snapshot snapshot);
 static void drop_files(List *files);
 
-/* leftovers_init -- install the callback. */
+static const OwnWorkerDuty duty = {
+	.type = "pg_cyclone cleaner",
+	.function = "pg_cyclone_leftovers_main",
+	.is_due = is_due
+};
+
+/* leftovers_init -- have the worker started when it is due. */
 void
 leftovers_init(void)
 {
 	Assert(process_shared_preload_libraries_in_progress);
-	RegisterXactCallback(start_when_due, NULL);
+	own_worker_when_due(&duty);
 }
 
 /* leftovers_shmem_request -- how much shared memory we need. */
@@ -171,7 +174,6 @@ leftovers_shmem_init(void)
 	{
 		leftovers->start = GetCurrentTimestamp();
 		pg_atomic_init_u32(&leftovers->is_due, 0);
-		pg_atomic_init_u64(&leftovers->due_at, 0);
 	}
 }
 
@@ -392,61 +394,23 @@ add_found(List *found, RelFileLocator file, bool must_be_empty)
 	return lappend(found, record);
 }
 
-/*
- * start_when_due
- *		The transaction callback: start the worker, if it is due.
- *
- * The transaction has committed, so an error would be a PANIC.  There is none:
- * the worker's description is valid, we want no handle, which would
- * take memory, and interrupts are held off.
- */
-static void
-start_when_due(XactEvent event, void *arg)
+/* is_due -- is a worker to be started that visits all databases? */
+static bool
+is_due(void)
 {
-	uint32		due = 1;
-
-	if (event != XACT_EVENT_COMMIT || leftovers == NULL ||
-		likely(pg_atomic_read_u32(&leftovers->is_due) == 0))
-		return;
-	pg_read_barrier();			/* see try_later */
-	if (!IsUnderPostmaster || RecoveryInProgress() ||
-		GetCurrentTimestamp() < pg_atomic_read_u64(&leftovers->due_at) ||
-		!pg_atomic_compare_exchange_u32(&leftovers->is_due, &due, 0))
-		return;
-	Assert(InterruptHoldoffCount > 0);
-	if (!start_worker(InvalidOid, NULL))
-		try_later();
+	return leftovers != NULL && pg_atomic_read_u32(&leftovers->is_due) != 0;
 }
 
-/*
- * start_worker
- *		Start a worker for a database; without one, the worker that visits all.
- */
+/* start_worker -- start a worker for a database. */
 static bool
 start_worker(Oid database, BackgroundWorkerHandle **handle)
 {
-	BackgroundWorker worker = library_worker("pg_cyclone cleaner", "pg_cyclone_leftovers_main");
+	BackgroundWorker worker = own_worker(duty.type, duty.function);
 
 	worker.bgw_main_arg = ObjectIdGetDatum(database);
-	worker.bgw_notify_pid = handle != NULL ? MyProcPid : 0;
-	if (OidIsValid(database))
-		snprintf(worker.bgw_name, sizeof(worker.bgw_name),
-				 "pg_cyclone cleaner for database %u", database);
-	return RegisterDynamicBackgroundWorker(&worker, handle);
-}
-
-/* try_later -- there was no place for a worker: have it started later. */
-static void
-try_later(void)
-{
-	ereport(LOG,
-			(errcode(ERRCODE_CONFIGURATION_LIMIT_EXCEEDED),
-			 errmsg("no background worker is free to remove files of an unfinished VACUUM FULL"),
-			 errhint("You might need to increase \"%s\".", "max_worker_processes")));
-	pg_atomic_write_u64(&leftovers->due_at,
-						TimestampTzPlusMilliseconds(GetCurrentTimestamp(), RETRY_MS));
-	pg_write_barrier();
-	pg_atomic_write_u32(&leftovers->is_due, 1);
+	snprintf(worker.bgw_name, sizeof(worker.bgw_name),
+			 "pg_cyclone cleaner for database %u", database);
+	return own_worker_start(&worker, handle);
 }
 
 /*
@@ -459,11 +423,9 @@ pg_cyclone_leftovers_main(Datum arg)
 	Oid			database = DatumGetObjectId(arg);
 
 	refuse_without_preloading();
-	pqsignal(SIGTERM, die);
-	BackgroundWorkerUnblockSignals();
-	BackgroundWorkerInitializeConnectionByOid(database, InvalidOid,
-											  BGWORKER_BYPASS_ALLOWCONN);
-	library_worker_settings();
+	if (!OidIsValid(database))
+		pg_atomic_write_u32(&leftovers->is_due, 0);
+	own_worker_begin(database, BGWORKER_BYPASS_ALLOWCONN);
 	if (OidIsValid(database))
 		clean_database();
 	else
@@ -478,15 +440,13 @@ pg_cyclone_leftovers_main(Datum arg)
 static void
 visit_databases(void)
 {
-	MemoryContext context = CurrentMemoryContext;
 	List	   *all;
 	List	   *connectable;
 	List	   *databases = NIL;
 	ListCell   *cell;
 
-	StartTransactionCommand();
-	connectable = connectable_databases(&all);
-	MemoryContextSwitchTo(context);
+	all = own_worker_databases(NULL);
+	connectable = own_worker_databases(is_connectable);
 	foreach(cell, journal_list())
 	{
 		const char *path = lfirst(cell);
@@ -501,7 +461,6 @@ visit_databases(void)
 		else if (list_member_oid(connectable, database))
 			databases = list_append_unique_oid(databases, database);
 	}
-	CommitTransactionCommand();
 
 	foreach(cell, databases)
 	{
@@ -509,7 +468,7 @@ visit_databases(void)
 
 		if (!start_worker(lfirst_oid(cell), &handle))
 		{
-			try_later();
+			pg_atomic_write_u32(&leftovers->is_due, 1);
 			break;
 		}
 		if (WaitForBackgroundWorkerShutdown(handle) == BGWH_POSTMASTER_DIED)
@@ -534,30 +493,11 @@ is_from_before(const Journal *journal)
 	return false;
 }
 
-/*
- * connectable_databases
- *		List all databases but those whose dropping was interrupted; and all.
- */
-static List *
-connectable_databases(List **all)
+/* is_connectable -- is it none whose dropping was interrupted? */
+static bool
+is_connectable(Form_pg_database database)
 {
-	List	   *connectable = NIL;
-	Relation	pg_database = table_open(DatabaseRelationId, AccessShareLock);
-	SysScanDesc scan = systable_beginscan(pg_database, InvalidOid, false, NULL, 0, NULL);
-	HeapTuple	tuple;
-
-	*all = NIL;
-	while (HeapTupleIsValid(tuple = systable_getnext(scan)))
-	{
-		Form_pg_database form = (Form_pg_database) GETSTRUCT(tuple);
-
-		*all = lappend_oid(*all, form->oid);
-		if (!database_is_invalid_form(form))
-			connectable = lappend_oid(connectable, form->oid);
-	}
-	systable_endscan(scan);
-	table_close(pg_database, AccessShareLock);
-	return connectable;
+	return !database_is_invalid_form(database);
 }
 
 /* clean_database -- remove the leftovers of this database's journals, and the journals. */
