@@ -15,6 +15,7 @@
 #   make tidy [PGSRC=/path/to/postgresql-18]     the rules of the source tree; C has pgindent's shape if PostgreSQL's source is there
 #   make measure-versions [FILES="test_smoke.py"]   test/versions.tsv: which tests come by what differs between versions, by gcov
 #   make check-ubsan [PG_VERSIONS=18] [PYTEST_ARGS=-v]   the same with gcc's -fsanitize=undefined in pg_cyclone
+#   make check-junk [CYCLONE_PG18=/with/assertions] [JEMALLOC=/path/to/libjemalloc.so.2]   freed memory is filled by jemalloc, caches are forgotten: some tests, once a release
 #   make check-minors [PG_VERSIONS=17] [PGSRC=/path/to/postgresql-18]   compiled for each minor version that can be had, and what differs there
 #   make check-debs [DEBS_ARGS="--keep sid"]   the packages built, tested, used and removed in bare systems of Debian, the pages' and the Dockerfiles' steps, too; as root
 #   make check-builds PGSRC=/path/to/postgresql-18   the smoke tests on servers with segments of 6 blocks, and with blocks of 32 kB
@@ -61,11 +62,12 @@ PYTHON ?= python3
 PG_MAJOR = $(or $(shell $(PG_CONFIG) --version | sed -n 's/^PostgreSQL \([0-9]*\).*/\1/p'),$(error no pg_config found: set PG_CONFIG=/path/to/pg_config))
 BUILD_DIR = build/$(PG_MAJOR)$(if $(DEBUG_POINTS),-debug)
 VENV_PYTHON = PYTHONPATH=python .venv/bin/python
+JUNK_TESTS = smoke inplace index_shrink rewrite compaction faults
 FAST_TESTS = units smoke options regress dead_tids parallel progress checks btree_splits hash_splits tree_rules
 COMMON_RUN = $(if $(SEED),--seed $(SEED)) $(if $(BASE),--base $(BASE)) $(if $(AUTOVACUUM),--autovacuum)
 LONG_RUN = $(COMMON_RUN) $(if $(FIRST),--first $(FIRST))
 
-.PHONY: all install uninstall installcheck clean dist distclean image-volume demo try measure-versions monitoring check check-all check-builds check-bytes check-core check-debs check-fast check-minors check-mutants check-units coverage tidy check-ubsan check-valgrind crash-test fault-test damage-test soak twins prove-large figures bench bench-audit bench-autovacuum bench-compaction bench-dashboard bench-guards bench-history bench-large bench-online bench-pace bench-sorting bench-tables bench-tpcc bench-views
+.PHONY: all install uninstall installcheck clean dist distclean image-volume demo try measure-versions monitoring check check-all check-builds check-bytes check-core check-debs check-fast check-junk check-minors check-mutants check-units coverage tidy check-ubsan check-valgrind crash-test fault-test damage-test soak twins prove-large figures bench bench-audit bench-autovacuum bench-compaction bench-dashboard bench-guards bench-history bench-large bench-online bench-pace bench-sorting bench-tables bench-tpcc bench-views
 .DEFAULT_GOAL := all
 
 all install uninstall installcheck:
@@ -122,6 +124,9 @@ tidy: .venv/stamp
 
 check-ubsan: .venv/stamp
 	CYCLONE_UBSAN=1 PG_VERSIONS="$(PG_VERSIONS)" $(VENV_PYTHON) -m pytest $(PYTEST_ARGS)
+
+check-junk: .venv/stamp
+	CYCLONE_JUNK=$(or $(JEMALLOC),$(firstword $(wildcard /usr/lib/*/libjemalloc.so.2)),$(error install jemalloc: libjemalloc2)) PG_VERSIONS=18 $(VENV_PYTHON) -m pytest $(addprefix test/pytest/test_,$(JUNK_TESTS:=.py)) $(PYTEST_ARGS)
 
 check-minors: .venv/stamp
 	$(VENV_PYTHON) scripts/check_minors.py $(PG_VERSIONS) $(if $(PGSRC),--pgsrc $(PGSRC))

@@ -3,6 +3,7 @@
 import atexit
 import ctypes
 import os
+import random
 import re
 import shutil
 import signal
@@ -36,6 +37,22 @@ _PR_SET_PDEATHSIG = 1
 
 def _quit_when_parent_dies() -> None:
     _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGQUIT)
+
+
+def spoil_freed_memory() -> str:
+    """Have the servers of this process and its children fill memory that they free, so that reading it later shows; return the setting
+    by which a run is repeated. With CYCLONE_JUNK=/path/to/libjemalloc.so.2 jemalloc does it, and a server with assertions forgets what
+    it has cached as soon as it may."""
+    if os.environ.get("CYCLONE_JUNK"):
+        os.environ["MALLOC_CONF"] = "junk:true"
+        return f"CYCLONE_JUNK={os.environ['CYCLONE_JUNK']}"
+    os.environ.setdefault("MALLOC_PERTURB_", str(random.randint(1, 255)))
+    return f"MALLOC_PERTURB_={os.environ['MALLOC_PERTURB_']}"
+
+
+@cache
+def _has_assertions(prefix: Path) -> bool:
+    return "--enable-cassert" in run_program(prefix, "pg_config", "--configure").stdout
 
 
 def what_was_forgotten() -> list[str]:
@@ -119,6 +136,11 @@ class Cluster:
         """Start the server and wait until it takes connections; raise RuntimeError with its log if it does not."""
         assert not self.running, "already running"
         settings = {"listen_addresses": "", "unix_socket_directories": str(self.socket_dir), **self.config}
+        env = self.env
+        if junk := os.environ.get("CYCLONE_JUNK"):
+            env = {**env, "LD_PRELOAD": " ".join(filter(None, [junk, env.get("LD_PRELOAD")]))}
+            if _has_assertions(self.prefix):
+                settings.setdefault("debug_discard_caches", 1)
         lines = ["{} = '{}'\n".format(name, str(value).replace("'", "''")) for name, value in settings.items()]
         config_file = self.data / CONFIG_FILE
         config_file.write_text("".join(lines))
@@ -126,7 +148,7 @@ class Cluster:
         command = [*self.wrapper, program_path(self.prefix, "postgres"), "-D", self.data]
         with open(self.log_file, "a") as log:
             self.postmaster = subprocess.Popen(
-                command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=program_env(self.prefix, **self.env),
+                command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=program_env(self.prefix, **env),
                 preexec_fn=self._prepare,
                 start_new_session=True,  # an interrupt from the terminal is for us, who may still need the server
                 **as_server_user(),

@@ -6,6 +6,7 @@ from collections import Counter
 from pathlib import Path
 
 from cyclone_lab import build
+from cyclone_lab.cluster import spoil_freed_memory
 
 
 def begin(about: str, name: str, amount: str, default: float, *, writers: bool = False, rounds_of: int = 0) -> tuple[argparse.Namespace, Path]:
@@ -31,6 +32,7 @@ def begin(about: str, name: str, amount: str, default: float, *, writers: bool =
     words = [f"SEED={options.seed}", f"{amount.upper()}={getattr(options, amount):g}"]
     words += [f"WRITERS={options.writers}"] if writers else []
     words += [f"FIRST={options.first}"] if rounds_of else []
+    words.append(spoil_freed_memory())
     print(f"{name} of PostgreSQL {options.version}:", *words, flush=True)
     return options, build.install(options.version, debug_points=True)
 

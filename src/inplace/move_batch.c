@@ -299,6 +299,7 @@ move_batch_learn(MoveBatch *batch, int nrows, instr_time start)
 bool
 move_batch_end(MoveBatch *batch)
 {
+	Inplace    *job = batch->job;
 	uint64		next_visit;
 
 	Assert(IsSubTransaction() == batch->can_be_undone);
@@ -310,25 +311,25 @@ move_batch_end(MoveBatch *batch)
 	DEBUG_POINT("inplace-look");
 	/* when nothing is left to be written: see subscription.c */
 	batch->is_too_late = batch->is_watched && TransactionIdIsValid(batch->xid) &&
-		subscription_is_at_work(batch->job->relid);
-	next_visit = batch->job->next_visit;
+		subscription_is_at_work(job->relid);
+	next_visit = job->next_visit;
 	if (batch->can_be_undone)
 		end_subtransaction(batch);
 	Assert(!IsSubTransaction());
 	if (!batch->is_too_late)
-		batch->job->waited_ms = 0;
+		job->waited_ms = 0;
 	/* 0 if it was undone */
 	if (pgstat_should_count_relation(batch->rel))
 		batch->rel->pgstat_info->counts.changed_tuples +=
-			batch->job->moved.rows - batch->before.rows;
+			job->moved.rows - batch->before.rows;
 	if (TransactionIdIsValid(batch->xid))
-		batch->job->moved.last_xid = batch->xid;
+		job->moved.last_xid = batch->xid;
 	close_table(batch);
 	guards_tell_wal();
 	DEBUG_POINT("inplace-batch");
 	Assert(subscription_is_kept_away());
 	transaction_end();
-	return batch->job->next_visit < next_visit;
+	return job->next_visit < next_visit;
 }
 
 /* close_table -- the opposite of open_table, but for the locks. */

@@ -186,39 +186,36 @@ value_of_part(Relation rel, Buffer buffer, OffsetNumber off)
 bool
 value_move_some(Inplace *job, Inplace *toast)
 {
-	MoveBatch	batch;
-	ValueMove  *move;
+	ValueMove	move = {0};
 	BlockNumber blkno;
 	bool		more;
 
 	Assert(!IsTransactionState());
 
-	if (!move_batch_begin(&batch, job))
+	if (!move_batch_begin(&move.batch, job))
 		return !job->is_stopped;
-	move = palloc0_object(ValueMove);
-	move->batch = batch;
-	move->toast_rel = table_open(toast->relid, RowExclusiveLock);
+	move.toast_rel = table_open(toast->relid, RowExclusiveLock);
 	/* at least one page, or row, however slow we are */
 	do
 	{
 		CHECK_FOR_INTERRUPTS();
 		more = visits_next(job, &blkno);
 		/* not again for values that had to be left to other sessions */
-		if (more && (look_through_page(move, toast, blkno) || move->batch.is_in_the_way))
+		if (more && (look_through_page(&move, toast, blkno) || move.batch.is_in_the_way))
 			visits_done(job);
-		more = more && !move->is_full;
-	} while (more && move_batch_goes_on(&move->batch));
-	if (BufferIsValid(move->map))
-		ReleaseBuffer(move->map);
-	if (BufferIsValid(move->target_map))
-		ReleaseBuffer(move->target_map);
-	table_close(move->toast_rel, NoLock);
+		more = more && !move.is_full;
+	} while (more && move_batch_goes_on(&move.batch));
+	if (BufferIsValid(move.map))
+		ReleaseBuffer(move.map);
+	if (BufferIsValid(move.target_map))
+		ReleaseBuffer(move.target_map);
+	table_close(move.toast_rel, NoLock);
 
 	/*
 	 * a batch that was undone keeps its room until the next VACUUM, so others
 	 * find none
 	 */
-	return move_batch_end(&move->batch) ? !move->is_full : more;
+	return move_batch_end(&move.batch) ? !move.is_full : more;
 }
 
 /*

@@ -17,7 +17,7 @@ import pytest
 
 from cyclone_lab import build, checks, versions
 from cyclone_lab.background import wait_until
-from cyclone_lab.cluster import Cluster, what_was_forgotten
+from cyclone_lab.cluster import Cluster, spoil_freed_memory, what_was_forgotten
 from cyclone_lab.postgres import available, find_or_fetch, hand_over, run_program
 
 CONFIG = {
@@ -47,6 +47,7 @@ collect_ignore = [file for file, variable in NEIGHBOURS.items() if not os.enviro
 # Found once, and handed to the other processes: a package that vanishes from a mirror must not stop the tests on other versions.
 PG_VERSIONS, MISSING = available([int(major) for major in os.environ.get("PG_VERSIONS", "17 18 19").split()])
 os.environ["PG_VERSIONS"] = " ".join(map(str, PG_VERSIONS))
+FREED_MEMORY = spoil_freed_memory()
 
 _database_number = count(1)
 _ubsan_reports = tempfile.TemporaryDirectory(prefix="cyclone-ubsan-") if build.UBSAN else None
@@ -118,11 +119,13 @@ def pytest_runtest_teardown():
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport():
-    """Turn every skip into a failure: a test that did not run proves nothing."""
+    """Turn every skip into a failure: a test that did not run proves nothing. Say what a failed one's servers found in freed memory."""
     report = yield
     if report.skipped and not hasattr(report, "wasxfail"):
         report.outcome = "failed"
         report.longrepr = f"skipped, but every test has to run: {report.longrepr}"
+    if report.failed:
+        report.sections.append(("freed memory of the servers", FREED_MEMORY))
     return report
 
 
