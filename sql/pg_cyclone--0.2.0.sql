@@ -504,7 +504,7 @@ COMMENT ON COLUMN history_details.pages_after IS 'Pages of the table at the end'
 COMMENT ON COLUMN history_details.bytes_before IS 'Size of the table and its indexes at the beginning, in bytes, without free space map and visibility map; of FULL REWRITE and FULL INPLACE with that of the TOAST table';
 COMMENT ON COLUMN history_details.bytes_after IS 'The same size at the end, in bytes';
 COMMENT ON COLUMN history_details.index_scans IS 'How often the indexes were vacuumed; null if it is not VACUUM by the engine, or not done';
-COMMENT ON COLUMN history_details.workers_planned IS 'Parallel workers planned; in FULL INPLACE, to move rows, the most at a time';
+COMMENT ON COLUMN history_details.workers_planned IS 'Parallel workers planned; not of FULL INPLACE';
 COMMENT ON COLUMN history_details.workers_launched IS 'Parallel workers launched, likewise';
 COMMENT ON COLUMN history_details.wal_records IS 'WAL records written, by all processes';
 COMMENT ON COLUMN history_details.wal_full_page_images IS 'Full page images in that WAL';

@@ -1,8 +1,8 @@
 /*-------------------------------------------------------------------------
  *
  * inplace.h
- *	  VACUUM (FULL INPLACE) of one table: its state in one process, and the
- *	  steps that it consists of.
+ *	  VACUUM (FULL INPLACE) of one table: its state, and the steps that it
+ *	  consists of.
  *
  * For the plan of passes (table_inplace.c), and for each step.  A batch of moves is
  * in move_batch.h, a change of a page in page_change.h, what subscriptions have to do
@@ -16,7 +16,6 @@
 #define CYCLONE_INPLACE_H
 
 #include "commands/vacuum.h"
-#include "port/atomics.h"
 #include "storage/block.h"
 #include "utils/rel.h"
 
@@ -25,7 +24,6 @@
 #include "file_cache.h"
 #include "inplace/subscription.h"
 #include "pace/pace.h"
-#include "team/ranges.h"
 
 /* Why rows of the tail stayed where they are, in one pass */
 typedef struct MoveObstacles
@@ -44,7 +42,7 @@ typedef enum PlanEnd
 	PLAN_STOPPED,				/* rows mustn't be moved any more */
 } PlanEnd;
 
-/* What one process, or all, moved in one pass */
+/* What was moved in one pass */
 typedef struct MoveCounts
 {
 	int64		rows;
@@ -57,18 +55,7 @@ typedef struct MoveCounts
 	TransactionId last_xid;		/* that moved a row */
 } MoveCounts;
 
-/* How the processes that move rows share out a pass */
-typedef struct MoveShares
-{
-	/*
-	 * What to visit, in this order: the tail's blocks, counted from its end;
-	 * for values, the blocks of the table whose rows may have them.
-	 */
-	Ranges		visits;
-	pg_atomic_uint32 target;	/* the block with room to fill next */
-} MoveShares;
-
-/* The state of compacting one table, in one process */
+/* The state of compacting one table */
 typedef struct Inplace
 {
 	Oid			relid;
@@ -78,14 +65,14 @@ typedef struct Inplace
 
 	BlockNumber first_pages;	/* size at the beginning */
 	CompactionPass pass;		/* for the last VACUUM, and by it */
-	bool		is_alone;		/* does it go on without workers? */
-	int64		rows_moved;		/* in all passes, by all */
+	PaceShared *pace;			/* while a step keeps to it */
+	int64		rows_moved;		/* in all passes */
 	int64		rows_undone;	/* likewise, and moved back */
 	int64		rows_audited;
 	int64		entries_not_asked;
 	TransactionId last_xid;		/* the last to move something out of it */
 
-	/* as this process saw it last */
+	/* as it was seen last */
 	SubscriptionVerdict subscriptions;
 	int			waited_ms;		/* for a verdict that lets rows be moved */
 	bool		is_stopped;		/* are no more rows to be moved? */
@@ -109,13 +96,17 @@ typedef struct Inplace
 	FileCache  *file_cache;
 	FileCacheMap *file_cache_map;
 
-	/* this process's part of the pass; in the end the leader's has all */
-	MoveShares *shares;
-	uint64		next_visit;
-	uint64		end_visits;
-	uint64		one_by_one;		/* each visit before this one has a batch of
+	/*
+	 * The pass visits, in this order, the tail's blocks, counted from its
+	 * end; for values, the blocks of the table whose rows may have them.  A
+	 * visit whose batch is undone is made again.
+	 */
+	BlockNumber next_visit;
+	BlockNumber end_visits;
+	BlockNumber one_by_one;		/* each visit before this one has a batch of
 								 * its own */
 	BlockNumber target;			/* to be filled, if it is valid */
+	BlockNumber next_target;	/* behind it */
 	BlockList	refill;			/* to be filled before others */
 	double		row_ms;			/* that a row takes to move; 0 if none has
 								 * been moved */
@@ -132,13 +123,6 @@ extern void tail_note_room(Inplace *job, Relation rel);
 extern void tail_offer_room(Relation rel, BlockNumber start);
 extern void tail_begin_reading(Inplace *job, Relation rel);
 extern void tail_end_reading(Inplace *job);
-
-/* movers.c; toast is NULL unless its values are moved */
-extern bool movers_run(Inplace *job, Inplace *toast, int *planned, int *launched);
-
-/* visits.c */
-extern bool visits_next(Inplace *job, BlockNumber *number);
-extern void visits_done(Inplace *job);
 
 /* row_move.c */
 extern bool row_move_some(Inplace *job);

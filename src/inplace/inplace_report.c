@@ -286,9 +286,6 @@ tell_end(const InplaceResult *result, const Inplace *job, double elapsed, bool t
 	if (result->stale_locks > 0)
 		appendStringInfo(&buf, _("row locks: " INT64_FORMAT " of ended transactions from before relfrozenxid removed\n"),
 						 result->stale_locks);
-	if (result->workers_planned > 0)
-		appendStringInfo(&buf, _("workers moving rows: %d planned, %d launched\n"),
-						 result->workers_planned, result->workers_launched);
 	appendStringInfo(&buf, _("phases: vacuum %.3f s, moving values %.3f s, moving rows %.3f s, indexes rebuilt %.3f s, other %.3f s\n"),
 					 seconds[INPLACE_VACUUM], seconds[INPLACE_MOVE_VALUES], seconds[INPLACE_MOVE],
 					 seconds[INPLACE_INDEXES],
@@ -320,8 +317,6 @@ note_history(const InplaceResult *result, const Inplace *job)
 		return;
 	for (int i = 0; i < NUM_INPLACE_STEPS; i++)
 		figures->phase_seconds[i] = result->step_seconds[i];
-	figures->workers_planned = result->workers_planned;
-	figures->workers_launched = result->workers_launched;
 	figures->rows_remaining = job->pass.live_tuples;
 	figures->rows_dead = job->pass.recently_dead_tuples;
 	figures->rows_moved = job->rows_moved;

@@ -41,8 +41,6 @@ typedef struct InplaceResult
 	int64		blocks_vacated;
 	int64		stale_locks;	/* removed from rows, those of the TOAST table
 								 * too */
-	int			workers_planned;	/* to move rows; the most in a pass */
-	int			workers_launched;
 	double		step_seconds[NUM_INPLACE_STEPS];
 	int			nsizes;			/* the table, its TOAST table, the indexes */
 	Oid		   *relids;

@@ -22,7 +22,7 @@
  * one row hides others.
  *
  * If that fails the batch is undone, in a worker, too, and the table is left to the
- * server: autovacuum/table_log.c.  That ends the moves of all (may_move, movers.c).
+ * server: autovacuum/table_log.c.
  *
  * Portions Copyright (c) 2026, the pg_cyclone developers
  *

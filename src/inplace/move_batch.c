@@ -58,12 +58,12 @@
 #include "utils/snapmgr.h"
 #include "utils/wait_event.h"
 
-#include "autovacuum/table_log.h"
 #include "debug_point.h"
 #include "guards/guards.h"
 #include "inplace/inplace.h"
 #include "inplace/move_batch.h"
 #include "inplace/subscription.h"
+#include "report/progress.h"
 
 /* How long others may wait for a row, unless that row alone takes longer */
 #define BATCH_MS	5
@@ -153,8 +153,7 @@ open_table(MoveBatch *batch)
 {
 	batch->rel = table_open(batch->job->relid, RowExclusiveLock);
 	/* which keeps the place of the table in a tree of partitions, too */
-	Assert(CheckRelationLockedByMe(batch->rel, ShareUpdateExclusiveLock, true) ||
-		   AmBackgroundWorkerProcess());
+	Assert(CheckRelationLockedByMe(batch->rel, ShareUpdateExclusiveLock, true));
 	become_owner(batch->rel, &batch->saved_user);
 	pace_write_steadily();
 	batch->entries = index_entries_open(batch->rel);
@@ -179,19 +178,11 @@ lists_are_in_the_way(MoveBatch *batch)
 
 /*
  * may_move
- *		May rows be moved in this transaction, as far as subscriptions and audits go?
+ *		May rows be moved in this transaction, as far as subscriptions go?
  */
 static bool
 may_move(Inplace *job)
 {
-	TableKey	key = {.database = MyDatabaseId,.relid = job->relid};
-
-	/* in another process that moves rows: see movers.c */
-	if (table_log_audit_has_failed(&key))
-	{
-		job->is_stopped = true;
-		return false;
-	}
 	job->subscriptions = subscription_keep_away(job->relid);
 	switch (job->subscriptions)
 	{
@@ -251,9 +242,6 @@ move_batch_goes_on(const MoveBatch *batch)
 
 	if (batch->is_in_the_way || batch->is_short)
 		return false;
-	/* to be undone, visits must follow each other */
-	if (batch->can_be_undone && job->next_visit >= job->end_visits)
-		return false;
 	/* as long as nothing has moved nobody waits */
 	if (job->moved.rows > batch->before.rows)
 		row_ms = job->row_ms;
@@ -295,12 +283,23 @@ move_batch_learn(MoveBatch *batch, int nrows, instr_time start)
 	batch->job->row_ms = Max(row_ms, batch->job->row_ms * 7 / 8);
 }
 
+/* move_batch_visited -- see move_batch.h. */
+void
+move_batch_visited(MoveBatch *batch)
+{
+	Inplace    *job = batch->job;
+
+	Assert(job->next_visit < job->end_visits);
+	job->next_visit++;
+	progress_blocks_done(++job->moved.blocks);
+}
+
 /* move_batch_end -- see move_batch.h. */
 bool
 move_batch_end(MoveBatch *batch)
 {
 	Inplace    *job = batch->job;
-	uint64		next_visit;
+	BlockNumber next_visit;
 
 	Assert(IsSubTransaction() == batch->can_be_undone);
 	DEBUG_POINT("inplace-audit");
@@ -364,8 +363,8 @@ end_subtransaction(MoveBatch *batch)
  *		Count nothing of a batch that was undone, and see to what becomes of its
  *		visits.
  *
- * If the batch was in the way, this process makes its visits again, one at a time, to
- * find out which one can't be made.  If that is known, it leaves out that one.
+ * If the batch was in the way, its visits are made again, one at a time, to find out
+ * which one can't be made.  If that is known, it leaves out that one.
  */
 static void
 forget(MoveBatch *batch)

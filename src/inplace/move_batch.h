@@ -86,6 +86,9 @@ extern int	move_batch_rows_left(const MoveBatch *batch);
  */
 extern void move_batch_learn(MoveBatch *batch, int nrows, instr_time start);
 
+/* A visit is done: it counts when its batch is committed. */
+extern void move_batch_visited(MoveBatch *batch);
+
 /*
  * Close the batch and commit it; or undo all of it, if it is in the way of others.
  * Returns whether visits are to be made once more for that reason.

@@ -4,11 +4,9 @@
  *	  Moving rows from the end of a table into free space at its beginning.
  *
  * Rows move page by page from the end, into the first pages with room from the
- * beginning; move_batch.c has the rules.  Each process (movers.c) fills pages of its
- * own.  None of these is in the tail, even if other sessions have noted room there: a
- * row that came there would have to move once more, and the process that visits its
- * page next would take it for a row that another session is inserting.  Values in the
- * TOAST table stay where they are, as both versions point at them.  The two pages are
+ * beginning; move_batch.c has the rules.  None of these is in the tail, even if other
+ * sessions have noted room there: a row that came there would have to move once more.
+ * Values in the TOAST table stay where they are, as both versions point at them.  The two pages are
  * locked in the order of their block numbers, as the server does; page_change.c has
  * the changes to each.  If a batch has no time for all rows of a page, the next one
  * goes on there.
@@ -59,7 +57,6 @@ typedef struct RowMove
 static PageEnd vacate_page(RowMove *move, BlockNumber blkno);
 static bool move_to_page(RowMove *move, Buffer target);
 static Size smallest_row(Relation rel, Buffer buffer);
-static BlockNumber tail_start(const Inplace *job);
 static Buffer next_target(RowMove *move, Size room);
 static int	move_rows(RowMove *move, Buffer target, bool *all_moved, bool *is_full);
 static int	leave_rows(RowMove *move, int nfit);
@@ -69,17 +66,15 @@ static void find_rows(RowMove *move, MoveObstacles *obstacles);
  * row_move_some
  *		Move the rows of a few pages, in a transaction of its own.
  *
- * Returns whether the pass has more to do for this process.
+ * Returns whether the pass has more to do.
  */
 bool
 row_move_some(Inplace *job)
 {
 	RowMove		move = {0};
-	BlockNumber visit;
 	PageEnd		end;
 
 	Assert(!IsTransactionState());
-	Assert(job->shares != NULL);
 
 	if (!move_batch_begin(&move.batch, job))
 		return !job->is_stopped;
@@ -87,10 +82,10 @@ row_move_some(Inplace *job)
 	do
 	{
 		CHECK_FOR_INTERRUPTS();
-		if (!visits_next(job, &visit))
+		if (job->next_visit >= job->end_visits)
 			end = PAGE_NO_ROOM;
-		else if ((end = vacate_page(&move, job->npages - 1 - visit)) == PAGE_DONE)
-			visits_done(job);
+		else if ((end = vacate_page(&move, job->npages - 1 - job->next_visit)) == PAGE_DONE)
+			move_batch_visited(&move.batch);
 	} while (end == PAGE_DONE && move_batch_goes_on(&move.batch));
 
 	if (BufferIsValid(move.source_map))
@@ -113,7 +108,7 @@ vacate_page(RowMove *move, BlockNumber blkno)
 	Size		room;
 	PageEnd		end = PAGE_DONE;
 
-	Assert(blkno >= tail_start(job) && blkno < job->npages);
+	Assert(blkno >= job->tail_start && blkno < job->npages);
 	Assert(IsSubTransaction() == batch->can_be_undone);
 
 	file_cache_before_read(job->file_cache, batch->rel, job->file_cache_map, blkno);
@@ -219,19 +214,10 @@ smallest_row(Relation rel, Buffer buffer)
 	return smallest;
 }
 
-/* tail_start -- the first block to be vacated, which a worker knows by this only. */
-static BlockNumber
-tail_start(const Inplace *job)
-{
-	Assert(job->shares->visits.end <= job->npages);
-	return job->npages - job->shares->visits.end;
-}
-
 /*
  * next_target
- *		Return the page that this process fills, or the next one that nobody does
- *		and that has that much room, pinned; InvalidBuffer if there is none before the
- *		tail.
+ *		Return the page that is being filled, or the next one that has that much room,
+ *		pinned; InvalidBuffer if there is none before the tail.
  */
 static Buffer
 next_target(RowMove *move, Size room)
@@ -244,7 +230,7 @@ next_target(RowMove *move, Size room)
 	{
 		CHECK_FOR_INTERRUPTS();
 		/* one that was filled in vain, even if there are no others left */
-		if (!BlockNumberIsValid(job->target) || job->target >= tail_start(job))
+		if (!BlockNumberIsValid(job->target) || job->target >= job->tail_start)
 		{
 			BlockNumber again = undone_room_take(job);
 
@@ -252,9 +238,9 @@ next_target(RowMove *move, Size room)
 				job->target = again;
 		}
 		if (!BlockNumberIsValid(job->target))
-			job->target = pg_atomic_fetch_add_u32(&job->shares->target, 1);
+			job->target = job->next_target++;
 		/* then no later one is, and we ask for no more */
-		if (job->target >= tail_start(job))
+		if (job->target >= job->tail_start)
 			return InvalidBuffer;
 		if (GetRecordedFreeSpace(batch->rel, job->target) >=
 			page_space_needed(room, batch->reserve))

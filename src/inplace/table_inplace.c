@@ -9,7 +9,7 @@
  *		where there is room
  *	 2. plan: what of the table would fit into the room before it?
  *	 3. move the rows of that tail to the front, in batches (row_move.c); if it is
- *		a TOAST table, the values (value_move.c); with workers (movers.c)
+ *		a TOAST table, the values (value_move.c)
  *	 4. wait a little for transactions that still need the old versions
  *
  * and so on until the table is as small as its rows allow, or nothing more can be
@@ -51,12 +51,14 @@
 #include "utils/snapmgr.h"
 
 #include "autovacuum/autovacuum.h"
+#include "autovacuum/table_log.h"
 #include "compat.h"
 #include "debug_point.h"
 #include "engine/table_vacuum.h"
 #include "guards/guards.h"
 #include "inplace/inplace.h"
 #include "inplace/inplace_report.h"
+#include "inplace/move_batch.h"
 #include "inplace/subscription.h"
 #include "inplace/table_inplace.h"
 #include "report/progress.h"
@@ -82,10 +84,12 @@ static void vacuum_once(Inplace *job, InplaceResult *result);
 static bool cut_off_some(Inplace *job);
 static bool plan_moves(Inplace *job, Inplace *rows, bool is_idle);
 static PlanEnd plan_end(Inplace *job, Inplace *rows, bool is_idle);
-static bool move_tail(Inplace *job, Inplace *rows, InplaceResult *result);
+static void move_tail(Inplace *job, Inplace *rows, InplaceResult *result);
 static void plan_values(Inplace *rows, Inplace *toast);
-static void begin_planning(Inplace *job, PaceShared **pace);
-static void end_planning(PaceShared *pace);
+static void begin_moving(Inplace *mover, const Inplace *toast);
+static void end_moving(Inplace *mover);
+static void begin_step(Inplace *job, int phase, BlockNumber nblocks);
+static void end_step(Inplace *job);
 
 /*
  * table_inplace_count
@@ -269,7 +273,6 @@ compact(Inplace *job, Inplace *rows, InplaceResult *result)
 	for (;;)
 	{
 		bool		is_being_cut;
-		bool		all_through;
 
 		vacuum_once(job, result);
 		progress_bytes_freed((uint64) (Max(job->first_pages, job->pass.new_pages) -
@@ -287,11 +290,11 @@ compact(Inplace *job, Inplace *rows, InplaceResult *result)
 
 		if (!plan_moves(job, rows, idle_passes >= MAX_IDLE_PASSES))
 			break;
-		all_through = move_tail(job, rows, result);
+		move_tail(job, rows, result);
 		/* value_move_plan makes a tail shorter that has very many values */
 		job->pass.tail_start = job->tail_start;
 		result->passes++;
-		if (mover->moved.rows == 0 && all_through)
+		if (mover->moved.rows == 0)
 			idle_passes = MAX_IDLE_PASSES - 1;
 		if (TransactionIdIsValid(mover->moved.last_xid))
 			job->last_xid = mover->moved.last_xid;
@@ -382,10 +385,10 @@ plan_moves(Inplace *job, Inplace *rows, bool is_idle)
 {
 	Relation	rel;
 	BlockNumber hidden = job->pass.tail_start;
-	PaceShared *pace;
 
 	transaction_begin(false);
-	begin_planning(job, &pace);
+	DEBUG_POINT("inplace-plan");
+	begin_step(job, PROGRESS_INPLACE_PLAN, job->pass.new_pages);
 	rel = table_open(job->relid, ShareUpdateExclusiveLock);
 	if (hidden != InvalidBlockNumber)
 		tail_note_room(job, rel);
@@ -405,7 +408,7 @@ plan_moves(Inplace *job, Inplace *rows, bool is_idle)
 	if (hidden != InvalidBlockNumber)
 		tail_offer_room(rel, hidden);
 	table_close(rel, NoLock);
-	end_planning(pace);
+	end_step(job);
 	transaction_end();
 	return job->end == PLAN_GOES_ON;
 }
@@ -434,66 +437,107 @@ plan_end(Inplace *job, Inplace *rows, bool is_idle)
 /*
  * move_tail
  *		Move rows out of the tail until all are looked at, or there is no room for
- *		more; or values of a TOAST table, if rows says whose.  Returns false if a
- *		worker failed, and left some.
+ *		more; or values of a TOAST table, if rows says whose.
  */
-static bool
+static void
 move_tail(Inplace *job, Inplace *rows, InplaceResult *result)
 {
+	Inplace    *mover = rows != NULL ? rows : job;
+	TableKey	key = {.database = MyDatabaseId,.relid = mover->relid};
 	instr_time	start;
-	int			planned,
-				launched;
-	bool		all_through;
 
 	INSTR_TIME_SET_CURRENT(start);
 	if (rows != NULL)
-	{
 		plan_values(rows, job);
-		all_through = movers_run(rows, job, &planned, &launched);
-	}
-	else
+	begin_moving(mover, rows != NULL ? job : NULL);
+	PG_TRY();
 	{
-		all_through = movers_run(job, NULL, &planned, &launched);
-		result->blocks_vacated += job->moved.blocks;
+		while (!mover->is_stopped && (rows != NULL ? value_move_some(rows, job) : row_move_some(job)))
+			;
 	}
-	result->workers_planned = Max(result->workers_planned, planned);
-	result->workers_launched = Max(result->workers_launched, launched);
+	PG_CATCH();
+	{
+		move_batch_abandon();
+		(void) autovacuum_audit_has_failed(&key, result->names[0]);
+		PG_RE_THROW();
+	}
+	PG_END_TRY();
+	end_moving(mover);
+	if (rows == NULL)
+		result->blocks_vacated += job->moved.blocks;
 	inplace_report_step(result, rows != NULL ? INPLACE_MOVE_VALUES : INPLACE_MOVE, start);
-	return all_through;
 }
 
 /* plan_values -- plan which values are to be moved. */
 static void
 plan_values(Inplace *rows, Inplace *toast)
 {
-	PaceShared *pace;
-
 	transaction_begin(false);
-	begin_planning(rows, &pace);
+	DEBUG_POINT("inplace-plan");
+	begin_step(rows, PROGRESS_INPLACE_PLAN, rows->pass.new_pages);
 	value_move_plan(rows, toast);
-	end_planning(pace);
+	end_step(rows);
 	transaction_end();
 }
 
-/* begin_planning -- show what we do, and begin to keep the pace; in a transaction. */
+/* begin_moving -- prepare to move rows, or values if toast says of which TOAST table. */
 static void
-begin_planning(Inplace *job, PaceShared **pace)
+begin_moving(Inplace *mover, const Inplace *toast)
 {
-	DEBUG_POINT("inplace-plan");
+	Relation	rel;
+	MemoryContext old;
+
+	memset(&mover->moved, 0, sizeof(MoveCounts));
+	mover->next_visit = mover->one_by_one = 0;
+	mover->end_visits = toast != NULL ? toast->look_through : mover->npages - mover->tail_start;
+	mover->target = InvalidBlockNumber;
+	mover->next_target = 0;
+	mover->refill.count = 0;
+
+	transaction_begin(false);
+	rel = table_open(mover->relid, ShareUpdateExclusiveLock);
+	old = MemoryContextSwitchTo(mover->context);
+	tail_begin_reading(mover, rel);
+	MemoryContextSwitchTo(old);
+	table_close(rel, NoLock);
+	begin_step(mover, toast != NULL ? PROGRESS_INPLACE_MOVE_VALUES : PROGRESS_INPLACE_MOVE,
+			   mover->end_visits);
+	transaction_end();
+}
+
+/* end_moving -- rows, or values, have been moved. */
+static void
+end_moving(Inplace *mover)
+{
+	transaction_begin(false);
+	tail_end_reading(mover);
+	end_step(mover);
+	transaction_end();
+	mover->rows_moved += mover->moved.rows;
+	mover->rows_undone += mover->moved.undone;
+	mover->rows_audited += mover->moved.audited;
+	mover->entries_not_asked += mover->moved.entries_not_asked;
+}
+
+/* begin_step -- show what is done with this many blocks, and begin to keep the pace. */
+static void
+begin_step(Inplace *job, int phase, BlockNumber nblocks)
+{
 	Assert(IsTransactionState());
-	*pace = MemoryContextAllocZero(job->context, pace_shared_size());
+	job->pace = MemoryContextAllocZero(job->context, pace_shared_size());
 	progress_begin(job->relid, MyProcPid);
-	progress_phase(PROGRESS_INPLACE_PLAN, job->pass.new_pages);
-	pace_create(*pace, job->relid, false);
+	progress_phase(phase, nblocks);
+	pace_create(job->pace, job->relid, false);
 	pace_begin_work();
 }
 
-/* end_planning -- the opposite. */
+/* end_step -- it has been done. */
 static void
-end_planning(PaceShared *pace)
+end_step(Inplace *job)
 {
 	pace_end_work();
 	pace_leave();
 	progress_clear();
-	pfree(pace);
+	pfree(job->pace);
+	job->pace = NULL;
 }

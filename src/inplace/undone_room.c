@@ -6,7 +6,7 @@
  * The new versions of a batch that is rolled back are dead at once, but they fill
  * the pages that they came to.  Those would be full until the next
  * VACUUM, and the pass would find too little room for the rows that it has planned for.  So
- * they are pruned, and filled once more by the same process.  An item of four bytes
+ * they are pruned, and filled once more.  An item of four bytes
  * remains for each row, until that VACUUM has removed its index entries.
  *
  * A page that others have pinned is left as it is: that room is lost for the pass.

@@ -10,8 +10,7 @@
  * the new one.  The old value is deleted with the old version, by the same
  * transaction, as in any update of a value.
  *
- * A pass reads the table once to find the rows that point at such values; each process
- * (movers.c) reads some of its blocks.  The tail of the TOAST table is taken out of the
+ * A pass reads the table once to find the rows that point at such values.  The tail of the TOAST table is taken out of the
  * free space map before, so that the server, which stores the values, puts them elsewhere.
  *
  * Logical decoding hears nothing of it: new parts of values are not marked for
@@ -179,7 +178,7 @@ value_of_part(Relation rel, Buffer buffer, OffsetNumber off)
 /*
  * value_move_some
  *		Move the values of some rows, in a transaction of its own; false if there
- *		is no more to look through for this process, or no room.
+ *		is no more to look through, or no room.
  *
  * job is the table's, and counts the rows.
  */
@@ -187,7 +186,6 @@ bool
 value_move_some(Inplace *job, Inplace *toast)
 {
 	ValueMove	move = {0};
-	BlockNumber blkno;
 	bool		more;
 
 	Assert(!IsTransactionState());
@@ -199,10 +197,10 @@ value_move_some(Inplace *job, Inplace *toast)
 	do
 	{
 		CHECK_FOR_INTERRUPTS();
-		more = visits_next(job, &blkno);
+		more = job->next_visit < job->end_visits;
 		/* not again for values that had to be left to other sessions */
-		if (more && (look_through_page(&move, toast, blkno) || move.batch.is_in_the_way))
-			visits_done(job);
+		if (more && (look_through_page(&move, toast, job->next_visit) || move.batch.is_in_the_way))
+			move_batch_visited(&move.batch);
 		more = more && !move.is_full;
 	} while (more && move_batch_goes_on(&move.batch));
 	if (BufferIsValid(move.map))

@@ -87,18 +87,6 @@ def test_only_runs_of_the_same_kind_count(cluster, db, conn, table):
         assert look(conn).runs == 1
 
 
-def test_what_workers_have_done_that_are_gone_is_counted(cluster, db, conn):
-    """The workers move all rows while the leader stands still before its first ones, and leave."""
-    conn.execute("CREATE TABLE t (id int, filler text) WITH (autovacuum_enabled = off)")
-    conn.execute("INSERT INTO t SELECT i, repeat('x', 500) FROM generate_series(1, 16000) i")
-    conn.execute("DELETE FROM t WHERE id % 4 <> 0")
-    settings = {"min_parallel_table_scan_size": 0, "cyclone.debug_workers": 2, "max_parallel_maintenance_workers": 2}
-    with Parked(cluster, db, "inplace-pause:leader", 1, "VACUUM (FULL INPLACE) t", settings):
-        seen = wait_until(lambda: not look(conn, "worker") and (eta := look(conn)).phase_eta and eta, "an estimate without workers")
-        assert seen.phase == "moving rows"
-        assert seen.phase_earliest <= seen.phase_eta <= seen.phase_latest
-
-
 @pytest.mark.parametrize("privileged", [False, True])
 def test_who_may_not_see_progress_sees_no_estimate(cluster, db, conn, table, privileged):
     conn.execute(VACUUM)

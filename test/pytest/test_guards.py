@@ -29,7 +29,7 @@ PAUSED = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database
 AT_REST = """
     SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()
     AND query ~ 'VACUUM' AND state = 'active' AND coalesce(wait_event, '') NOT IN
-    ('CyclonePaused', 'CyclonePhaseEnd', 'CyclonePhaseStart', 'CycloneMoversEnd', 'CycloneParked', 'CycloneGinStretches')
+    ('CyclonePaused', 'CyclonePhaseEnd', 'CyclonePhaseStart', 'CycloneParked', 'CycloneGinStretches')
 """
 
 

@@ -52,8 +52,7 @@ MAKE = """
 
 @pytest.fixture(scope="module")
 def made(cluster):
-    """A function that returns the name of a database with table t as a fixture has it, to be copied. Called in a test, as a file that runs
-    the tests here once more may have changed what makes the table."""
+    """A function that returns the name of a database with table t as a fixture has it, to be copied."""
     with ExitStack() as stack:
 
         @cache
@@ -330,12 +329,6 @@ def test_a_move_is_a_change_of_what_was_read(cluster, db, conn):
     checks.assert_clean(conn, "t")
 
 
-def wait_for_dismissed_workers(conn) -> None:
-    """A leader that fails tells its workers to go, but cannot wait for them; until then they have the table locked."""
-    query = "SELECT FROM pg_stat_activity WHERE backend_type = 'pg_cyclone worker' AND datname = current_database()"
-    wait_until(lambda: conn.execute(query).fetchall() == [], "the workers' end")
-
-
 def test_a_foreign_key_is_checked_before_the_batch_is_audited(cluster, db, conn, table):
     """That locks a row's new version, too, as of any update that is under way."""
     keys = [key for (key,) in conn.execute("SELECT id FROM t WHERE id % 10 = 9 ORDER BY id DESC LIMIT 20")]
@@ -359,7 +352,6 @@ def test_who_fails_leaves_a_sound_table(cluster, db, conn, table, point):
     failing = Background(cluster, db, INPLACE, {"cyclone.debug_point": f"{point}:any:error"})
     failing.wait()
     assert failing.error is not None and "debug point" in str(failing.error)
-    wait_for_dismissed_workers(conn)
     assert content(conn, "t") == table
     conn.execute(CLEAN)
     checks.assert_clean(conn, "t")
@@ -471,22 +463,19 @@ def counted(conn, relation: str = "t") -> tuple[int, int]:
 
 
 @pytest.mark.parametrize("how", ["pg_cancel_backend", "pg_terminate_backend"])
-@pytest.mark.parametrize("nworkers", [0, 1])
-def test_who_is_stopped_tells_what_is_dead(cluster, db, conn, table, nworkers, how):
+def test_who_is_stopped_tells_what_is_dead(cluster, db, conn, table, how):
     """Autovacuum learns of each version that a stopped run leaves, and ANALYZE of each row that has moved."""
     counted(conn)
     conn.execute("VACUUM (ANALYZE) t")
     assert counted(conn) == (0, 0)
     place = dict(conn.execute("SELECT id, ctid FROM t").fetchall())
-    statement = f"VACUUM (FULL INPLACE, PROCESS_TOAST off, PARALLEL {nworkers}) t"
-    with Parked(cluster, db, "inplace-batch:any", 1 + nworkers, statement, {"min_parallel_table_scan_size": "0"}) as parked:
+    with Parked(cluster, db, "inplace-batch:leader", 1, "VACUUM (FULL INPLACE, PROCESS_TOAST off) t") as parked:
         parked.step()
-        parked.wait_for(1 + nworkers)
         conn.execute(f"SELECT {how}(%s)", (parked.pid,))
         parked.wait()
     # a session that ends tells all that it has not yet told, and only then it is gone
-    alive = "SELECT FROM pg_stat_activity WHERE pid = %s OR backend_type = 'pg_cyclone worker'"
-    wait_until(lambda: not conn.execute(alive, (parked.pid,)).fetchall(), "the end of the session and its workers")
+    alive = "SELECT FROM pg_stat_activity WHERE pid = %s"
+    wait_until(lambda: not conn.execute(alive, (parked.pid,)).fetchall(), "the end of the session")
     moved = sum(place[id] != ctid for id, ctid in conn.execute("SELECT id, ctid FROM t").fetchall())
     dead, changed = counted(conn)
     assert 0 < moved <= changed <= dead
@@ -1336,11 +1325,9 @@ def test_who_changes_a_row_while_its_values_move(cluster, db, conn, values):
 
 
 def test_failing_while_values_move(cluster, db, conn, values):
-    """Workers that fail, if there are any, leave their part to the leader, so it comes there."""
     for point in ("inplace-value", "inplace-half", "inplace-batch"):
         failing = Background(cluster, db, MOVE, {"cyclone.debug_point": f"{point}:any:error"})
         assert "debug point" in str(failing.wait())
-        wait_for_dismissed_workers(conn)
         assert content(conn, "t") == values
     conn.execute(CLEAN)
     checks.assert_clean(conn, "t")
@@ -1535,6 +1522,28 @@ def test_functions_in_indexes_run_as_the_owner(cluster, db, conn):
         conn.execute("RESET ROLE")
         conn.execute("DROP OWNED BY careless_owner CASCADE")
         conn.execute("DROP ROLE careless_owner")
+
+
+def test_an_expression_that_leaves_something_behind_in_the_session(cluster, db, conn, table):
+    """The session's first temporary object, which it has to clean up when it ends, comes while rows move."""
+    run_script(
+        conn,
+        "CREATE FUNCTION key(int) RETURNS int IMMUTABLE LANGUAGE sql AS 'SELECT $1';"
+        "CREATE INDEX t_key ON t (key(id))",
+    )
+    conn.execute(
+        "CREATE FUNCTION litter() RETURNS void LANGUAGE plpgsql AS $$ BEGIN"
+        " IF pg_catalog.pg_my_temp_schema() = 0 THEN"
+        "  CREATE FUNCTION pg_temp.one() RETURNS int LANGUAGE sql AS 'SELECT 1'; END IF; END $$"
+    )
+    conn.execute("CREATE OR REPLACE FUNCTION key(int) RETURNS int IMMUTABLE LANGUAGE plpgsql AS 'BEGIN PERFORM public.litter(); RETURN $1; END'")
+    with cluster.connect(db) as other:
+        other.execute(MOVE)
+        assert other.execute("SELECT FROM pg_proc WHERE proname = 'one'").fetchall() != []
+    wait_until(lambda: conn.execute("SELECT FROM pg_proc WHERE proname = 'one'").fetchall() == [], "cleaning up")
+    assert blocks(conn) < 100 and content(conn, "t") == table
+    conn.execute(CLEAN)
+    checks.assert_clean(conn, "t")
 
 
 def test_who_uses_the_table_is_not_locked_out(cluster, db, conn, table):

@@ -10,7 +10,6 @@ from conftest import TEMPLATE
 from cyclone_lab import checks
 from cyclone_lab.background import Background, Parked, wait_until
 from test_inplace import INPLACE, MAKE_VALUES, MOVE, blocks, warnings_of
-from test_movers import WORKERS
 from test_rewrite import content, run_script
 
 REFUSED = "rows of {} cannot be moved, vacuuming only"
@@ -88,14 +87,12 @@ def test_a_circle_in_the_catalog_is_damage(conn, subscription):
     conn.execute("UPDATE pg_inherits SET inhparent = 'root'::regclass WHERE inhrelid = 'branch'::regclass")
 
 
-@pytest.mark.parametrize("workers", [pytest.param(0, marks=pytest.mark.once), 2])
 @pytest.mark.parametrize("make, target, statement", [(PLAIN, "t", INPLACE), (LEAF, "root", MOVE), (MAKE_VALUES, "t", MOVE)])
-def test_a_subscription_that_comes_meanwhile(cluster, db, conn, subscription, make, target, statement, workers):
+def test_a_subscription_that_comes_meanwhile(cluster, db, conn, subscription, make, target, statement):
     """A process that is about to begin a batch sees it, and nothing moves from then on."""
     run_script(conn, make)
     before, rows = conn.execute(PLACES).fetchone(), content(conn, "t")
-    settings = {name: value for name, value in WORKERS.items() if workers} | {"cyclone.debug_horizon_wait": 200}
-    with Parked(cluster, db, "inplace-pause:any", 1 + workers, statement, settings) as parked:
+    with Parked(cluster, db, "inplace-pause:leader", 1, statement, {"cyclone.debug_horizon_wait": 200}) as parked:
         subscribe(conn, target)
     parked.finish()
     assert parked.messages == [STOPPED]
@@ -367,13 +364,11 @@ def test_a_worker_that_goes_on_with_a_table_taken_from_its_subscription(late_wor
     checks.assert_clean(conn, "t")
 
 
-@pytest.mark.parametrize("workers", [pytest.param(0, marks=pytest.mark.once), 2])
-def test_a_batch_is_undone_for_such_a_worker(late_worker, workers):
+def test_a_batch_is_undone_for_such_a_worker(late_worker):
     """It may have begun to look for a row before that was moved, so nothing is committed; and is done once more later."""
     cluster, conn, go_on, catch_up = late_worker
     before, rows = conn.execute(PLACES).fetchone(), content(conn, "t")
-    settings = {name: value for name, value in WORKERS.items() if workers} | {"cyclone.debug_horizon_wait": 300_000}
-    with Parked(cluster, "subscriber", "inplace-look:any", 1 + workers, MOVE, settings) as parked:
+    with Parked(cluster, "subscriber", "inplace-look:leader", 1, MOVE, {"cyclone.debug_horizon_wait": 300_000}) as parked:
         go_on()
         parked.release()
         naps = "SELECT FROM pg_stat_activity WHERE pid = %s AND wait_event = 'VacuumDelay'"
