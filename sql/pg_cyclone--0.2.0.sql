@@ -263,19 +263,6 @@ AS 'MODULE_PATHNAME', 'pg_cyclone_resume_all';
 COMMENT ON FUNCTION resume() IS
 'Lets all paused VACUUMs go on that the role may cancel, and for a superuser those that begin from now on. Returns how many there were.';
 
-CREATE FUNCTION set_pace(
-    pid int,
-    latency_target text DEFAULT NULL,
-    cost_delay float8 DEFAULT NULL,
-    cost_limit int DEFAULT NULL,
-    workers int DEFAULT NULL)
-RETURNS bool
-LANGUAGE C VOLATILE PARALLEL UNSAFE
-AS 'MODULE_PATHNAME', 'pg_cyclone_set_pace';
-
-COMMENT ON FUNCTION set_pace(int, text, float8, int, int) IS
-'Changes the latency target, the cost-based delay (in milliseconds and cost, as vacuum_cost_delay and vacuum_cost_limit) or the number of workers at work of a running VACUUM, until its statement ends; null leaves one as it is. For roles that may cancel it.';
-
 CREATE FUNCTION autovacuum_rows(
     OUT datid oid,
     OUT relid oid,

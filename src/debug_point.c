@@ -40,7 +40,6 @@ int			cyclone_debug_failed_probe = 0;
 int			cyclone_debug_free_disk_mb = 0;
 int			cyclone_debug_fsm_blocks = 0;
 int			cyclone_debug_horizon_wait = 0;
-int			cyclone_debug_long_hold = 0;
 int			cyclone_debug_max_duties = 0;
 int			cyclone_debug_max_duty_tries = 0;
 int			cyclone_debug_max_free_mb = 0;
@@ -115,10 +114,6 @@ static const struct
 		"How long VACUUM (FULL INPLACE) waits for others, in ms.",
 		"0 is as long as usual.",
 	&cyclone_debug_horizon_wait, 0, INT_MAX, PGC_SUSET},
-	{"cyclone.debug_long_hold",
-		"From how many ms on it is logged that a guard has held a VACUUM.",
-		"0 for the usual number.",
-	&cyclone_debug_long_hold, 0, INT_MAX, PGC_SUSET},
 	{"cyclone.debug_max_duties",
 		"How many pages of a btree may be due at once, besides a range.",
 		"0 is the usual number.",

@@ -25,7 +25,6 @@ extern int	cyclone_debug_compaction_window;
 extern int	cyclone_debug_failed_probe;
 extern int	cyclone_debug_free_disk_mb;
 extern int	cyclone_debug_fsm_blocks;
-extern int	cyclone_debug_long_hold;
 extern int	cyclone_debug_max_duties;
 extern int	cyclone_debug_max_duty_tries;
 extern int	cyclone_debug_horizon_wait;

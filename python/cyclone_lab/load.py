@@ -178,9 +178,6 @@ class Load(Sessions):
             [(paused,)] = conn.execute("SELECT cyclone.pause()")
             self.workload.count("pauses of VACUUM", paused)
             self.pause(rng.uniform(0, 0.2))
-            if rng.random() < 0.3:
-                pace = (rng.choice((0, 1)), rng.randrange(3))
-                conn.execute("SELECT cyclone.set_pace(pid, cost_delay => %s, workers => %s) FROM cyclone.pace WHERE pid IS NOT NULL", pace)
             if rng.random() < 0.5:
                 conn.execute("SELECT cyclone.resume(pid) FROM cyclone.pace WHERE limited_by = 'paused'")
             conn.execute("SELECT cyclone.resume()")

@@ -54,7 +54,6 @@
 #include "access/multixact.h"
 #include "access/transam.h"
 #include "access/xact.h"
-#include "access/xlog_internal.h"
 #include "catalog/pg_class.h"
 #include "catalog/pg_tablespace_d.h"
 #include "commands/vacuum.h"
@@ -102,8 +101,8 @@ static const char *reread_standbys(const char *name, ConfigVariable *files,
  *		This process leads a vacuum from now on.  While it is held, while_held is
  *		called now and then.
  *
- * A VACUUM of several tables may be several commands to us.  A pause and a pace that
- * were set for one hold for the whole statement.
+ * A VACUUM of several tables may be several commands to us.  A pause of
+ * one holds for the whole statement.
  */
 void
 guards_begin_command(void (*while_held) (void))
@@ -121,13 +120,9 @@ guards_begin_command(void (*while_held) (void))
 	{
 		pg_atomic_write_u64(&vacuum->paused_until, 0);
 		pg_atomic_write_u32(&vacuum->ignores_general_pause, 0);
-		memset(&vacuum->set_pace, 0, sizeof(vacuum->set_pace));
 		pg_atomic_write_u64(&vacuum->wal_written, 0);
 		pg_atomic_write_u32(&vacuum->has_asked, 0);
 	}
-	/* the settings are to be read once more, and then overridden */
-	else if (vacuum->set_pace.is_set)
-		ConfigReloadPending = true;
 	last_statement = statement;
 	pg_atomic_write_u32(&vacuum->is_urgent, (MyProc->statusFlags & PROC_VACUUM_FOR_WRAPAROUND) != 0);
 	pg_atomic_write_u32(&vacuum->is_in_a_hurry, 0);
@@ -560,7 +555,6 @@ hold_while_due(bool may_end)
 			guarded.while_held();
 		guards_look_at_standbys(now_ns());
 		guards_look_at_disk(now_ns());
-		guards_say_if_held_for_long(guard);
 		guards_end_hold(guard);
 	}
 }

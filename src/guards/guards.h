@@ -73,8 +73,7 @@ extern uint64 guards_take_wal(void);
  * guards_end_pins.  guards_wait_in_server_code doesn't wait: the caller may hold such
  * locks.  guards_disk_is_short, which waits as guards_point does if a checkpoint may make
  * room, guards_forget_disk and guards_disk_reserve are for commands that can end early, or
- * need room; guards_apply_pace and guards_workers for
- * leaders, without which nothing is set.
+ * need room.
  */
 extern bool guards_hold_is_due(void);
 extern void guards_point(void);
@@ -82,9 +81,6 @@ extern bool guards_wait_in_server_code(void);
 extern bool guards_disk_is_short(void);
 extern void guards_forget_disk(void);
 extern uint64 guards_disk_reserve(uint64 size_bytes);
-extern bool guards_pace_is_set(void);
-extern void guards_apply_pace(double *cost_delay, int *cost_limit, double *latency_target);
-extern uint32 guards_workers(void);
 
 /*
  * Read streams, in a loop that begins with guards_begin_pins and ends with

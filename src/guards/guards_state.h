@@ -73,16 +73,6 @@ typedef struct Guarded
 	void		(*while_held) (void);	/* a leader's */
 } Guarded;
 
-/* The pace that cyclone.set_pace has set */
-typedef struct SetPace
-{
-	bool		is_set;			/* any of it */
-	double		latency_target; /* NAN: not that */
-	double		cost_delay;		/* likewise */
-	int			cost_limit;		/* 0: not that */
-	int			workers;		/* -1: not that */
-} SetPace;
-
 /* A vacuum, by its leader */
 typedef struct GuardedVacuum
 {
@@ -101,9 +91,6 @@ typedef struct GuardedVacuum
 	pg_atomic_uint64 paused_at;
 	pg_atomic_uint32 paused_by;
 	pg_atomic_uint32 ignores_general_pause;
-
-	/* written under the lock by the session that sets its pace */
-	SetPace		set_pace;
 
 	/* written by the leader, also after a reload */
 	pg_atomic_uint64 min_free_disk; /* a double: bytes, or if negative a
@@ -178,9 +165,6 @@ extern void guards_end_hold(Guard guard);
 extern uint64 guards_wal_bytes(void);
 extern uint64 guards_held_ns(GuardedVacuum *vacuum, Guard guard);
 extern char *guards_vacuum_name(GuardedVacuum *vacuum);
-
-/* long_hold.c */
-extern void guards_say_if_held_for_long(Guard guard);
 
 /* brake.c */
 extern GuardedVacuum *guards_find_vacuum(int *pid);

@@ -120,7 +120,6 @@ wal_rate_sleep(void)
 		guards_begin_hold(guard);
 		guards_nap(Min((guarded.wal_paid_until - now) / NS_PER_MS, LONGEST_NAP_MS), guard);
 		pg_atomic_write_u64(&guarded.vacuum->waited_at[guard], now_ns());
-		guards_say_if_held_for_long(guard);
 		guards_end_hold(guard);
 		if (guarded.pins > 0)
 			break;

@@ -218,7 +218,7 @@ pace_give_up(void)
 	process_take_target(NULL);
 	my_pace.budget = INFINITY;
 	process_bound_team();
-	parking_set_most(&my_pace.shared->parking, &my_pace.shared->parking.room, PARKING_ALL);
+	parking_set_room(&my_pace.shared->parking, PARKING_ALL);
 	view_show(my_pace.shared, 0, 0, 0);
 }
 

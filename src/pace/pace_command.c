@@ -177,15 +177,12 @@ pace_reload(void)
 	pace_command.settings = pace_command.settings_at_start;
 	pace_settings_reread(&pace_command.settings);
 	adapt_settings(&pace_command.settings);
-	guards_apply_pace(&pace_command.settings.cost_delay, &pace_command.settings.cost_limit,
-					  &pace_command.settings.latency_target);
 
 	change_target();
 
 	/* between two tables, or while indexes are built, there are no workers */
 	if (my_pace.shared == NULL)
 		return;
-	parking_set_most(&my_pace.shared->parking, &my_pace.shared->parking.told, guards_workers());
 	process_publish(&pace_command.settings, pace_command.latency_target);
 	process_take_budget();
 	/* if nothing bounds it any more, no tick will */
@@ -204,7 +201,7 @@ pace_reload_if_due(void)
 void
 pace_rebalance(void)
 {
-	if (!pace_is_leader() || VacuumFailsafeActive || guards_pace_is_set() ||
+	if (!pace_is_leader() || VacuumFailsafeActive ||
 		!pace_settings_rebalance(&pace_command.settings))
 		return;
 	process_publish(&pace_command.settings, pace_command.latency_target);

@@ -203,7 +203,6 @@ typedef struct Parking
 	pg_atomic_uint32 wanted;	/* workers that the budget feeds, or
 								 * PARKING_ALL */
 	pg_atomic_uint32 room;		/* for how many workers others leave cores */
-	pg_atomic_uint32 told;		/* how many workers cyclone.set_pace allows */
 	pg_atomic_uint32 taken;		/* places taken by workers */
 } Parking;
 
@@ -221,7 +220,7 @@ extern void parking_shmem_init(void);
 extern void parking_set_up(Parking *parking, int leader, int most);
 extern void parking_set_bound(Parking *parking, bool is_bounded, double fed);
 extern void parking_adjust(Parking *parking, double asleep);
-extern void parking_set_most(Parking *parking, pg_atomic_uint32 *most, uint32 workers);
+extern void parking_set_room(Parking *parking, uint32 workers);
 extern bool parking_wants_workers(Parking *parking);
 extern bool parking_take_place(Parking *parking, bool at_any_rate);
 extern bool parking_give_place(Parking *parking);

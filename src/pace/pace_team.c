@@ -42,7 +42,6 @@ pace_allow_workers(int most, bool asked_for, void (*launch) (void *), void *argu
 	if (most == 0)
 		return;
 	parking_set_up(&my_pace.shared->parking, MyProcNumber, most);
-	parking_set_most(&my_pace.shared->parking, &my_pace.shared->parking.told, guards_workers());
 	process_bound_team();
 	if (!asked_for)
 	{
@@ -167,7 +166,7 @@ make_room(void)
 	bool		takes_all = pace_command.in_a_hurry || VacuumFailsafeActive ||
 		pg_atomic_read_u32(&my_pace.shared->failsafe) != 0;
 
-	parking_set_most(parking, &parking->room, takes_all ? PARKING_ALL : neighbours_room());
+	parking_set_room(parking, takes_all ? PARKING_ALL : neighbours_room());
 }
 
 /* pace_tick_if_due -- measure, and have the target take a step, unless that was a moment ago. */

@@ -80,7 +80,6 @@ parking_set_up(Parking *parking, int leader, int most)
 	parking->most = most;
 	pg_atomic_init_u32(&parking->wanted, PARKING_ALL);
 	pg_atomic_init_u32(&parking->room, PARKING_ALL);
-	pg_atomic_init_u32(&parking->told, PARKING_ALL);
 	pg_atomic_init_u32(&parking->taken, 0);
 }
 
@@ -126,12 +125,11 @@ parking_adjust(Parking *parking, double asleep)
 	wake(parking);
 }
 
-/* parking_set_most -- its room, or what it was told, is for this many workers now. */
+/* parking_set_room -- other sessions leave cores for this many workers now. */
 void
-parking_set_most(Parking *parking, pg_atomic_uint32 *most, uint32 workers)
+parking_set_room(Parking *parking, uint32 workers)
 {
-	Assert(most == &parking->room || most == &parking->told);
-	if (pg_atomic_exchange_u32(most, workers) < workers)
+	if (pg_atomic_exchange_u32(&parking->room, workers) < workers)
 		wake(parking);
 }
 
@@ -221,11 +219,10 @@ parking_leave(Parking *parking)
 static uint32
 places(Parking *parking)
 {
-	uint32		told = pg_atomic_read_u32(&parking->told);
 	uint32		wanted = pg_atomic_read_u32(&parking->wanted);
 	uint32		room = pg_atomic_read_u32(&parking->room);
 
-	return Min(told, Min(wanted, room));
+	return Min(wanted, room);
 }
 
 /* wake -- wake as many parked workers as there are places for. */

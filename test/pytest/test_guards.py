@@ -362,7 +362,7 @@ def test_who_may_cancel_may_pause(cluster, db, conn, owner, may):
         wait_until(lambda: pace_of(conn, vacuum.pid), "the VACUUM")
         for role, allowed in may.items():
             conn.execute(f"SET ROLE {role}")
-            for call in ("pause(%s)", "resume(%s)", "set_pace(%s, '0')"):
+            for call in ("pause(%s)", "resume(%s)"):
                 if allowed:
                     assert one(conn, f"SELECT cyclone.{call}", vacuum.pid) is True
                 else:
@@ -524,15 +524,14 @@ def test_ddl_passes_a_paused_autovacuum(new_cluster, pg_major):
     wait_until(lambda: conn.execute(held).fetchone() is not None, "a paused autovacuum")
     pid = one(conn, held)
     conn.execute("CREATE ROLE cyclone_g; GRANT pg_signal_backend TO cyclone_g; SET ROLE cyclone_g")
-    for call in ("set_pace(%s, '0')", "pause(%s)", "resume(%s)"):
+    for call in ("pause(%s)", "resume(%s)"):
         with pytest.raises(psycopg.errors.InsufficientPrivilege):
             conn.execute(f"SELECT cyclone.{call}", (pid,))
     assert one(conn, "SELECT cyclone.pause()") == one(conn, "SELECT cyclone.resume()") == 0
     conn.execute("RESET ROLE")
     if pg_major >= 18:  # has a role for that
         conn.execute("CREATE ROLE cyclone_h; GRANT pg_signal_autovacuum_worker TO cyclone_h; SET ROLE cyclone_h")
-        for call in ("set_pace(%s, '0')", "pause(%s)"):
-            assert one(conn, f"SELECT cyclone.{call}", pid)
+        assert one(conn, "SELECT cyclone.pause(%s)", pid)
         conn.execute("RESET ROLE")
     conn.execute("SET statement_timeout = '100s'; ALTER TABLE t ALTER note SET NOT NULL")
     wait_until(lambda: "canceling autovacuum task" in cluster.log, "its end")
@@ -570,19 +569,15 @@ def test_routines_of_the_server_hardly_move_while_paused(cluster, db, conn):
 
 
 @pytest.mark.once
-def test_verbose_and_the_log_tell_of_it(cluster, db, conn):
-    """What held it for how long; in the log once, with what to do."""
+def test_verbose_tells_of_it(cluster, db, conn):
+    """What held it for how long."""
     before = make_table(conn)
-    position = len(cluster.log)
-    with Parked(cluster, db, "heap-scan:any", 1, "VACUUM (PARALLEL 0, FREEZE, VERBOSE) t", {"cyclone.debug_long_hold": 1}) as vacuum:
+    with Parked(cluster, db, "heap-scan:any", 1, "VACUUM (PARALLEL 0, FREEZE, VERBOSE) t") as vacuum:
         conn.execute("SELECT cyclone.pause(%s)", (vacuum.pid,))
         vacuum.release()
-        wait_until(lambda: "has been paused for" in cluster.log[position:], "the line in the log")
+        wait_until_paused(conn)
         conn.execute("SELECT cyclone.resume(%s)", (vacuum.pid,))
         vacuum.finish()
-    log = cluster.log[position:]
-    assert log.count('VACUUM of table "t" has been paused for') == 1
-    assert f"SELECT cyclone.resume({vacuum.pid}) lets it go on." in log and 'It was paused by role "' in log
     assert any(re.search(r"^held: paused for \d+\.\d{3} s$", message, re.MULTILINE) for message in vacuum.messages)
     assert_done(conn, before)
 
@@ -639,10 +634,9 @@ def test_the_rate_of_wal_is_exact(new_cluster):
 def test_the_rate_of_wal_is_seen_and_changed_while_it_runs(cluster, db, conn):
     """The view has rate and bound, a reload ends the wait, and VERBOSE tells."""
     before = make_table(conn)
-    position = len(cluster.log)
     with files(conn, **{"cyclone.max_wal_rate": "16kB"}):
         conn.execute("CHECKPOINT")
-        vacuum = Background(cluster, db, "VACUUM (PARALLEL 0, FREEZE, VERBOSE) t", {"cyclone.debug_long_hold": 1})
+        vacuum = Background(cluster, db, "VACUUM (PARALLEL 0, FREEZE, VERBOSE) t")
         row = wait_until(lambda: (row := pace_of(conn, vacuum.pid)) and row["limited_by"] == "WAL rate" and row, "the view's row")
         assert row["bound"] == 16 * 1024 and row["figure"] >= 0 and row["held_by"] is None
         wait_until(lambda: one(conn, "SELECT wait_event FROM pg_stat_activity WHERE pid = %s", vacuum.pid) == "CycloneWalRate", "the wait")
@@ -650,7 +644,6 @@ def test_the_rate_of_wal_is_seen_and_changed_while_it_runs(cluster, db, conn):
         change(conn, **{"cyclone.max_wal_rate": "0"})
         vacuum.finish()
     assert any(re.search(r"^held: for \d+\.\d{3} s to keep to cyclone.max_wal_rate$", message, re.MULTILINE) for message in vacuum.messages)
-    assert cluster.log[position:].count("has been held back for") == 1
     assert_done(conn, before)
 
 
@@ -671,65 +664,6 @@ def test_a_vacuum_that_waits_for_wal_is_paused_and_stopped(cluster, db, conn):
         assert isinstance(vacuum.wait(), psycopg.errors.QueryCanceled)
     conn.execute("VACUUM (FREEZE) t")
     assert_done(conn, before)
-
-
-SLOW = {"vacuum_cost_delay": 100, "vacuum_cost_limit": 10}
-
-
-def test_the_pace_of_a_running_vacuum_is_set(cluster, db, conn):
-    """Its budget, target and workers, until the statement ends; what isn't given stays as it is."""
-    before = make_table(conn)
-    parked = PAUSED.replace("CyclonePaused", "CycloneParked")
-    with Parked(cluster, db, "heap-scan:any", 3, "VACUUM (PARALLEL 2, FREEZE) t", {**SETTINGS, **SLOW}) as vacuum:
-        assert one(conn, "SELECT cyclone.set_pace(%s, workers => 0)", vacuum.pid) is True
-        vacuum.release()
-        wait_until(lambda: one(conn, parked) == 2, "workers at rest")
-        assert one(conn, "SELECT cyclone.set_pace(%s, workers => 2)", vacuum.workers[0]) is True
-        wait_until(lambda: one(conn, parked) == 0, "workers at work")
-        assert pace_of(conn, vacuum.pid)["limited_by"] == "cost delay"
-        conn.execute("SELECT cyclone.set_pace(%s, '1h', cost_limit => 20)", (vacuum.pid,))
-        wait_until(lambda: (row := pace_of(conn, vacuum.pid)) and row["target_ms"] == 3_600_000, "the target")
-        assert vacuum.running
-        conn.execute("SELECT cyclone.set_pace(%s, '0', 0)", (vacuum.pid,))
-        vacuum.finish()
-    assert_done(conn, before)
-
-
-@pytest.mark.once
-def test_what_pace_can_be_set(cluster, db, conn):
-    """As the settings have it, and by a role that may cancel the statement; of what is no VACUUM not at all."""
-    make_table(conn, 2000)
-    conn.execute("CREATE ROLE cyclone_i")
-    try:
-        with Parked(cluster, db, "heap-scan:any", 1, "VACUUM (PARALLEL 0, FREEZE) t") as vacuum:
-            for arguments in ("'fast'", "cost_delay => 101", "cost_delay => 'NaN'", "cost_limit => 0", "workers => -1"):
-                with pytest.raises(psycopg.errors.InvalidParameterValue):
-                    conn.execute(f"SELECT cyclone.set_pace(%s, {arguments})", (vacuum.pid,))
-            conn.execute("SET ROLE cyclone_i")
-            with pytest.raises(psycopg.errors.InsufficientPrivilege):
-                conn.execute("SELECT cyclone.set_pace(%s, '0')", (vacuum.pid,))
-            conn.execute("RESET ROLE")
-        assert one(conn, "SELECT cyclone.set_pace(pg_backend_pid(), '0')") is False
-        assert one(conn, "SELECT cyclone.set_pace(NULL, '0')") is None
-        checks.assert_clean(conn, "t")
-    finally:
-        conn.execute("RESET ROLE; DROP ROLE cyclone_i")
-
-
-def test_the_pace_of_an_autovacuum_is_set(new_cluster):
-    """Its worker follows as a session does, and the next table has its own again."""
-    cluster = new_cluster(autovacuum="on", autovacuum_naptime="1s", autovacuum_vacuum_cost_delay="100ms", autovacuum_vacuum_cost_limit=10)
-    conn = cluster.connect("postgres")
-    conn.execute("CREATE EXTENSION pg_cyclone")
-    checks.create_extensions(conn)
-    make_table(conn)
-    conn.execute("ALTER TABLE t SET (autovacuum_enabled = on, autovacuum_vacuum_threshold = 1, autovacuum_vacuum_scale_factor = 0)")
-    row = "SELECT pid FROM cyclone.pace WHERE limited_by = 'cost delay' AND relation = 't'::regclass"
-    [(pid,)] = wait_until(lambda: conn.execute(row).fetchall(), "an autovacuum")
-    assert one(conn, "SELECT cyclone.set_pace(%s, cost_delay => 0)", pid) is True
-    wait_until(lambda: one(conn, "SELECT autovacuum_count FROM pg_stat_user_tables WHERE relname = 't'") > 0, "its end")
-    checks.assert_clean(conn, "t")
-    conn.close()
 
 
 SHORT = {"cyclone.min_free_disk": "1GB", "cyclone.debug_free_disk_mb": 100}
@@ -771,16 +705,14 @@ def test_vacuum_waits_where_wal_is_retained_and_a_disk_gets_full(cluster, db, co
         # ReplicationSlotRelease writes to the process array, where the checkpointer, which invalidates the slot, has no place
         pytest.xfail("NOT TESTED: a slot that is lost: then an assertion of PostgreSQL's may fail in any VACUUM")
     before = make_table(conn)
-    position = len(cluster.log)
-    settings = {**SETTINGS, **SHORT, "cyclone.debug_long_hold": 1}
+    settings = {**SETTINGS, **SHORT}
     with slot_that_retains_wal(conn), files(conn, **{"cyclone.min_free_disk": "1GB", "max_slot_wal_keep_size": "-1"}):
         del settings["cyclone.min_free_disk"]  # or a reload would not be for this session
         vacuum = Background(cluster, db, f"VACUUM ({options}, VERBOSE) t", settings)
-        wait_until(lambda: one(conn, HELD_BY_DISK) > 0 and "has been held back" in cluster.log[position:], "the wait")
+        wait_until(lambda: one(conn, HELD_BY_DISK) > 0, "the wait")
         wait_until(lambda: one(conn, AT_REST.replace("'CyclonePaused'", "'CycloneDiskSpace'")) == 0 and pinned(conn) == [], "the halt")
         row = pace_of(conn, vacuum.pid)
         assert (row["limited_by"], row["held_by"], row["figure"], row["bound"]) == ("disk space", "slot retains", 100 << 20, 1 << 30)
-        assert "WAL is retained there by: slot retains." in cluster.log[position:]
         if end == "drop":
             conn.execute("SELECT pg_drop_replication_slot('retains')")
         elif end == "lost":
@@ -1016,7 +948,7 @@ def test_vacuum_stands_still_for_a_standby(replicated, options, end):
     before = make_table(conn)
     fall_behind(conn, standby)
     conn.execute("CHECKPOINT")
-    vacuum = Background(primary, "postgres", f"VACUUM ({options}, VERBOSE) t", {**SETTINGS, "cyclone.debug_long_hold": 1})
+    vacuum = Background(primary, "postgres", f"VACUUM ({options}, VERBOSE) t", {**SETTINGS})
     wait_until(lambda: one(conn, "SELECT count(*) FROM cyclone.pace_details WHERE limited_by = 'replica lag' AND figure >= bound") == 1, "the lag")
     wait_until(lambda: one(conn, AT_REST.replace("'CyclonePaused'", "'CycloneReplicaLag'")) == 0 and pinned(conn) == [], "the halt")
     assert vacuum.running
@@ -1034,7 +966,6 @@ def test_vacuum_stands_still_for_a_standby(replicated, options, end):
         change(conn, **{"cyclone.max_replica_lag": "0"})
     vacuum.finish()
     assert any(re.search(r"^held: for \d+\.\d{3} s to keep to cyclone.max_replica_lag$", said, re.MULTILINE) for said in vacuum.messages)
-    assert 'in all by "cyclone.max_replica_lag"' in primary.log
     assert one(conn, "SELECT sum(replica_lag_seconds) > 0 FROM cyclone.history_details")
     assert_rows_kept(conn, before)
 

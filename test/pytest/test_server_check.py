@@ -92,7 +92,7 @@ def assert_core_serves(cluster, differs: str) -> None:
         with pytest.raises(psycopg.errors.ObjectNotInPrerequisiteState, match="does not fit this server"):
             conn.execute("SELECT cyclone.autovacuum_reset()")
         assert conn.execute("SELECT cyclone.pause(), cyclone.resume(), cyclone.pause(1), cyclone.resume(1)").fetchone() == (0, 0, False, False)
-        of_mine = "cyclone.pause(pg_backend_pid()), cyclone.resume(pg_backend_pid()), cyclone.set_pace(pg_backend_pid(), '0')"
+        of_mine = "cyclone.pause(pg_backend_pid()), cyclone.resume(pg_backend_pid())"
         assert conn.execute(f"SELECT {of_mine}").fetchone() == (False, False, False)
         for estimate in ("cyclone.estimate_bloat('t')", "cyclone.bloat"):
             with pytest.raises(psycopg.errors.ObjectNotInPrerequisiteState, match="estimates of bloat"):

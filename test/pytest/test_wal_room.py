@@ -60,9 +60,9 @@ def test_a_checkpoint_makes_room_for_wal(unretained, options):
     since = one(conn, "SELECT pg_current_wal_lsn()")
     [(checkpointer,)] = conn.execute("SELECT pid FROM pg_stat_activity WHERE backend_type = 'checkpointer'").fetchall()
     with stopped(checkpointer):
-        settings = {**SETTINGS, "cyclone.debug_free_disk_mb": 40, "cyclone.debug_long_hold": 1}
+        settings = {**SETTINGS, "cyclone.debug_free_disk_mb": 40}
         vacuum = Background(cluster, "postgres", f"VACUUM ({options}, VERBOSE) t", settings)
-        wait_until(lambda: one(conn, HELD_BY_DISK) > 0 and "has been held back" in cluster.log, "the wait")
+        wait_until(lambda: one(conn, HELD_BY_DISK) > 0, "the wait")
         wait_until(lambda: one(conn, AT_REST.replace("'CyclonePaused'", "'CycloneDiskSpace'")) == 0 and pinned(conn) == [], "the halt")
         row = pace_of(conn, vacuum.pid)
         assert (row["limited_by"], row["held_by"], row["figure"], row["bound"]) == ("disk space", "checkpoint", 40 << 20, 64 << 20)
@@ -70,7 +70,6 @@ def test_a_checkpoint_makes_room_for_wal(unretained, options):
     vacuum.finish()
     assert any(re.search(r"^held: for \d+\.\d{3} s to keep to cyclone.min_free_disk$", said, re.MULTILINE) for said in vacuum.messages)
     assert len(re.findall('VACUUM of table ".*" asks for checkpoints, to make room for WAL', cluster.log)) == 1  # maybe of TOAST
-    assert "A checkpoint is to remove WAL there." in cluster.log
     assert one(conn, "SELECT redo_lsn >= %s FROM pg_control_checkpoint()", since)
     assert one(conn, "SELECT sum(disk_space_seconds) > 0 FROM cyclone.history_details")
     assert_rows_kept(conn, before)

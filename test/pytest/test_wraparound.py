@@ -10,7 +10,6 @@ from conftest import CONFIG, TEMPLATE, create_with_template
 from cyclone_lab import checks
 from cyclone_lab.background import Background, Parked, wait_until
 from cyclone_lab.postgres import as_server_user, hand_over, run_program
-from test_btree_splits import PUT_OFF, stand_on
 from test_pace import BUSY, LEAST_BUDGET, Load, pace
 
 FREEZE_MAX_AGE = 100_000  # the least that autovacuum_freeze_max_age can be
@@ -275,58 +274,6 @@ def test_failsafe_among_the_indexes_stops_there_and_keeps_the_dead_items(failsaf
     if workers == 0:  # with workers, those that did not wait for the leader's look may have done more
         assert said.count(": pages: ") == 1
     assert_vacuumable(conn, "team")
-
-
-@pytest.mark.once
-def test_failsafe_after_a_worker_that_was_parked_has_put_off_pages(failsafe_conn):
-    """It is parked with a part of the index not handed out, and the leader doesn't come to that: only its own pages are still due."""
-    conn = failsafe_conn
-    cluster, db = conn.cluster, conn.info.dbname
-    for i in range(6):
-        conn.execute(f"DROP INDEX team_{i}")
-    burn_until_age(conn, "team", FAILSAFE_AGE - 200)
-    # which needn't be frozen, so that a cursor may stand on such a page
-    conn.execute("INSERT INTO team SELECT -2 * i, 'old' FROM generate_series(1, 40000) i")
-    conn.execute("CREATE INDEX t_key ON team (id) WITH (fillfactor = 100, deduplicate_items = off)")
-    for i in range(2):  # for the leader, who waits there
-        conn.execute(f"CREATE INDEX t_small_{i} ON team (id) WHERE id > 0")
-    conn.execute("DELETE FROM team WHERE id < 0 AND id % 8 = 0 OR id = 4")
-    before = conn.execute("SELECT count(*), sum(id) FROM team").fetchall()
-    [(pages,)] = conn.execute("SELECT pg_relation_size('t_key') / 8192")
-    settings = {
-        "min_parallel_index_scan_size": "200kB",
-        "cyclone.debug_point": "index-vacuum:leader:wait btree-duty-put-off:any:notice",
-        "cyclone.debug_max_duty_tries": 1,
-    }
-    statement = f"VACUUM ({SKIP_STATS}, PROCESS_TOAST off, INDEX_CLEANUP on, PARALLEL 1) team"
-    events = "SELECT pid FROM pg_stat_activity WHERE leader_pid = %s AND wait_event = ANY(%s)"
-    with cluster.connect(db) as at_the_start, cluster.connect(db) as reader:
-        stand_on(at_the_start, [1], table="team", column="id")
-        with Parked(cluster, db, "index-vacuum:leader", 1, statement, settings) as vacuum:
-            wait_until(lambda: conn.execute(events, (vacuum.pid, ["BufferPin", "BufferCleanup"])).fetchall(), "the worker at the first page")
-            # from left to right, so that no page's chain leads beyond its own halves
-            conn.execute("INSERT INTO team SELECT -2 * i - 1, 'new' FROM generate_series(40000, 1, -1) i")
-            stand_on(reader, range(pages + 1, pages + 40, 3), 10, table="team", column="id")
-            assert conn.execute("SELECT cyclone.set_pace(%s, workers => 0)", (vacuum.pid,)).fetchall() == [(True,)]
-            vacuum.step()  # in which the leader notices that
-            at_the_start.execute("COMMIT")
-            wait_until(lambda: any(PUT_OFF in message for message in vacuum.messages), "a duty that is put off")
-            wait_until(lambda: conn.execute(events, (vacuum.pid, ["CyclonePhaseEnd"])).fetchall(), "the end of its part")
-            conn.execute("CALL burn(1000)")
-            vacuum.release()
-            wait_until(lambda: conn.execute(events, (vacuum.pid, ["BufferPin", "BufferCleanup"])).fetchall(), "the worker at a page that is due")
-            reader.execute("COMMIT")
-            vacuum.finish()
-    said = "\n".join(vacuum.messages)
-    assert said.count(WARNING) == 1 and "index scan bypassed by failsafe" in said
-    assert checks.table_state(conn, "team")["dead_items"] > 0
-    # those of the part that nobody has taken
-    assert len(checks.dangling_index_entries(conn, "team")) > 1000
-    conn.execute("SET vacuum_failsafe_age = 2000000000")
-    conn.execute("VACUUM (SKIP_DATABASE_STATS, INDEX_CLEANUP on) team")
-    conn.execute("DELETE FROM team WHERE note = 'new'")
-    assert conn.execute("SELECT count(*), sum(id) FROM team").fetchall() == before
-    checks.assert_clean(conn, "team")
 
 
 def test_failsafe_in_the_heap_scan_comes_on_after_4_gb(failsafe_base):
