@@ -39,7 +39,6 @@
 #   make bench-large [SIZE=4] [BASE=/on/a/disk] [LARGE_ARGS="--rounds 1"]  a table of SIZE GB, larger than memory at best, and others' page cache, into bench/results/large
 #   make bench-pace                              how exact budgets are, and what timing statements costs
 #   make bench-guards [BENCH_ARGS="--base /dev/shm"]   the lag of a slow standby while VACUUM runs, with and without a bound
-#   make bench-dashboard                         what Prometheus, if it is installed, answers to the panels of monitoring/grafana.json
 #   make bench-compaction [COMPACTION_ARGS="--minutes 3"]  a week in an hour: sizes with autovacuum alone, and with compaction
 #   make bench-views [VIEWS_ARGS="--tables 1000"]  how long the views about all tables take
 #   make bench-online [ONLINE_ARGS="--rows 5000000"]  making a table small while others use it, beside other programs
@@ -67,7 +66,7 @@ FAST_TESTS = units smoke options regress dead_tids parallel progress checks btre
 COMMON_RUN = $(if $(SEED),--seed $(SEED)) $(if $(BASE),--base $(BASE)) $(if $(AUTOVACUUM),--autovacuum)
 LONG_RUN = $(COMMON_RUN) $(if $(FIRST),--first $(FIRST))
 
-.PHONY: all install uninstall installcheck clean dist distclean image-volume demo try measure-versions monitoring check check-all check-builds check-bytes check-core check-debs check-fast check-junk check-minors check-mutants check-units coverage tidy check-ubsan check-valgrind crash-test fault-test damage-test soak twins prove-large figures bench bench-audit bench-autovacuum bench-compaction bench-dashboard bench-guards bench-history bench-large bench-online bench-pace bench-sorting bench-tables bench-tpcc bench-views
+.PHONY: all install uninstall installcheck clean dist distclean image-volume demo try measure-versions monitoring check check-all check-builds check-bytes check-core check-debs check-fast check-junk check-minors check-mutants check-units coverage tidy check-ubsan check-valgrind crash-test fault-test damage-test soak twins prove-large figures bench bench-audit bench-autovacuum bench-compaction bench-guards bench-history bench-large bench-online bench-pace bench-sorting bench-tables bench-tpcc bench-views
 .DEFAULT_GOAL := all
 
 all install uninstall installcheck:
@@ -181,9 +180,6 @@ bench-pace: .venv/stamp
 
 bench-guards: .venv/stamp
 	PYTHONPATH=python:bench .venv/bin/python bench/guards.py $(BENCH_ARGS)
-
-bench-dashboard: .venv/stamp
-	PYTHONPATH=python:bench .venv/bin/python bench/dashboard.py $(BENCH_ARGS)
 
 bench-compaction: .venv/stamp
 	PYTHONPATH=python:bench .venv/bin/python bench/compaction.py $(COMPACTION_ARGS)

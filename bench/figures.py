@@ -315,15 +315,6 @@ def draw_guards(saved: dict):
     return draw({(run["who"], run["command"], run["bound"]): run["samples"] for run in saved["runs"]})
 
 
-# The dashboard's panels: results.json of `make bench-dashboard`
-
-
-def draw_dashboard(saved: dict):
-    from dashboard import draw
-
-    return draw(saved)
-
-
 # Audits: results.json of `make bench-audit`
 
 
@@ -440,14 +431,12 @@ KEEPERS = {
     "vacuum": keep_vacuum, "more": keep_vacuum, "cold": keep_vacuum, "full-19": keep_vacuum,
     "latency": keep_latency, "guards": as_it_is, "audit": as_it_is, "online": as_it_is,
     "online-19": as_it_is, "large": keep_large, "views": as_it_is, "tables": as_it_is,
-    "dashboard": as_it_is,
 }  # fmt: skip
 PICTURES = (
     Picture("docs/cases.png", "vacuum", draw_vacuum),
     Picture("docs/best-and-worst.png", "vacuum", draw_readme),
     Picture("docs/curve.png", "latency", draw_latency),
     Picture("docs/guards.png", "guards", draw_guards),
-    Picture("docs/dashboard.png", "dashboard", draw_dashboard),
 )
 TABLES = (
     Table("README.md", "readme", "vacuum", readme_lines),
@@ -543,7 +532,7 @@ def save(name: str, file: Path, command: str) -> None:
     if commit.endswith("-dirty") or commit.startswith("unknown"):
         raise ValueError(f"{file} is not of a commit: {commit}")
     SAVED.mkdir(exist_ok=True)
-    (SAVED / f"{name}.json").write_text(json.dumps(kept, indent=None if name in ("dashboard", "guards") else 1) + "\n")
+    (SAVED / f"{name}.json").write_text(json.dumps(kept, indent=None if name == "guards" else 1) + "\n")
 
 
 def main() -> int:

@@ -202,7 +202,7 @@ def draw_hot(runs: list[HotRun]) -> Figure:
 
 def save(folder: Path, circumstances: dict, result: Result, hot_runs: list[HotRun]) -> None:
     """Write what the other benchmarks do, and large.md with what is told here, hot.json and hot.png beside it."""
-    save_results(folder, circumstances, [result], [])
+    save_results(folder, circumstances, [result])
     parts = ["# VACUUM of a table larger than memory\n", circumstances_markdown(circumstances), cold_grid(result).to_markdown(),
              program_grid(result).to_markdown()]  # fmt: skip
     if hot_runs:
@@ -214,7 +214,7 @@ def save(folder: Path, circumstances: dict, result: Result, hot_runs: list[HotRu
 
 def save_numbers(folder: Path, circumstances: dict, result: Result, hot_runs: list[HotRun]) -> None:
     """Write results.json and hot.json, from which `resumed` goes on."""
-    save_json(folder, circumstances, [result], [])
+    save_json(folder, circumstances, [result])
     (folder / "hot.json").write_text(json.dumps([asdict(run) for run in hot_runs]) + "\n")
 
 

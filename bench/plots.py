@@ -1,4 +1,4 @@
-"""The pictures: times by phase for each group of scenarios, all ratios at a glance, and the dead-TID store."""
+"""The pictures: times by phase for each group of scenarios, and all ratios at a glance."""
 
 from pathlib import Path
 
@@ -8,7 +8,6 @@ from matplotlib.figure import Figure
 from drawing import STYLE, save_figures
 from measure import OTHER_PHASE, PARALLEL_PHASES, Contender, Result
 from scenarios import GROUPS
-from store import CORE, IN_BATCHES, ONE_BY_ONE, StoreResult
 
 PHASE_COLORS = {
     **dict(zip(PARALLEL_PHASES, ("#3b6fb6", "#e08a3c", "#5aa469", "#b65f9e", "#9dbde3", "#3b6fb6", "#f3cfa4", "#e08a3c"))),
@@ -16,13 +15,12 @@ PHASE_COLORS = {
     "team": "#d9c24a",
     OTHER_PHASE: "#b8b8b8",
 }
-WAY_COLORS = {CORE: "#8a8a8a", ONE_BY_ONE: "#9dbde3", IN_BATCHES: "#3b6fb6"}
 # By number of workers, from light to dark
 WORKER_COLORS = ("#f2b134", "#ed553b", "#3caea3", "#20639b", "#173f5f")
 
 
-def save_plots(folder: Path, circumstances: dict, results: list[Result], store_results: list[StoreResult]) -> dict[str, str]:
-    """Draw all pictures there are numbers for into `folder`; return their file names, by group, `summary` or `store`."""
+def save_plots(folder: Path, circumstances: dict, results: list[Result]) -> dict[str, str]:
+    """Draw all pictures there are numbers for into `folder`; return their file names, by group, or `summary`."""
     figures = {}
     with pyplot.rc_context(STYLE):
         if results:
@@ -31,8 +29,6 @@ def save_plots(folder: Path, circumstances: dict, results: list[Result], store_r
             members = [result for result in results if result.scenario.group == group]
             if members:
                 figures[group] = _draw_group(title, members)
-        if store_results:
-            figures["store"] = _draw_store(store_results)
         return save_figures(folder, circumstances, figures)
 
 
@@ -96,35 +92,3 @@ def _draw_bars(panel: pyplot.Axes, result: Result) -> None:
     panel.grid(axis="x", visible=False)
     panel.set_xlabel("+ workers")
     panel.set_title(f"{result.scenario.name}\n{result.rows:,} rows")
-
-
-def _draw_store(results: list[StoreResult]) -> Figure:
-    """Draw the time of a look-up in either kind of memory, and the memory that a dead item takes."""
-    cases = list(dict.fromkeys(result.case for result in results))
-    figure, panels = pyplot.subplots(1, 3, figsize=(13, 1.6 + 0.45 * len(cases)), sharey=True, layout="constrained")
-    for panel, in_shared_memory in zip(panels, (False, True)):
-        members = [result for result in results if result.in_shared_memory == in_shared_memory]
-        for number, (way, color) in enumerate(WAY_COLORS.items()):
-            lines = [position + 0.27 * (number - 1) for position in range(len(members))]
-            bars = panel.barh(lines, [result.median_nanoseconds(way) for result in members], 0.25, color=color, label=way)
-            panel.bar_label(bars, fmt="%.1f", padding=2, fontsize=7)
-        panel.set_title(f"{'shared' if in_shared_memory else 'private'} memory")
-        panel.set_xlabel("nanoseconds a look-up")
-    private = [result for result in results if not result.in_shared_memory]
-    for number, (name, sizes) in enumerate(
-        {
-            CORE: [result.allocated_bytes_per_item(CORE) for result in private],
-            IN_BATCHES: [result.used_bytes_per_item() for result in private],
-        }.items()
-    ):
-        lines = [position + 0.36 * (number - 0.5) for position in range(len(private))]
-        bars = panels[2].barh(lines, sizes, 0.34, color=WAY_COLORS[name])
-        panels[2].bar_label(bars, fmt="%.2f", padding=2, fontsize=7)
-    panels[2].set_xscale("log")
-    panels[2].set_title("memory")
-    panels[2].set_xlabel("bytes a dead item")
-    panels[0].set_yticks(range(len(cases)), [case.name for case in cases])
-    panels[0].invert_yaxis()
-    figure.suptitle(f"The dead-TID store against the TidStore of the server, about {results[0].items:,} items looked up")
-    figure.legend(*panels[0].get_legend_handles_labels(), loc="outside upper left", ncols=1)
-    return figure

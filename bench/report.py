@@ -13,7 +13,6 @@ from grid import Grid
 from measure import OTHER_PHASE, PARALLEL_PHASES, Contender, Ratio, Result
 from plots import save_plots
 from scenarios import GROUPS
-from store import CORE, IN_BATCHES, ONE_BY_ONE, StoreResult
 
 PHASES = (*PARALLEL_PHASES, "truncation", "team", OTHER_PHASE)
 MEBIBYTE = 1 << 20
@@ -37,13 +36,6 @@ def print_summary(console: Console, results: list[Result]) -> None:
         )
         for line in mean_lines(results):
             console.print(line, highlight=False)
-
-
-def print_store(console: Console, results: list[StoreResult]) -> None:
-    """Print what the dead-TID store was measured to take."""
-    for in_shared_memory, title in _STORE_TITLES.items():
-        console.print()
-        console.print(store_grid(results, in_shared_memory).to_rich(title))
 
 
 def scenario_grid(result: Result) -> Grid:
@@ -115,34 +107,6 @@ def mean_lines(results: list[Result]) -> list[str]:
         ]
         lines.append(f"geometric mean of {group}: {', '.join(means)}")
     return lines
-
-
-def store_grid(results: list[StoreResult], in_shared_memory: bool) -> Grid:
-    """Return what the dead-TID store takes in one kind of memory, a row each case."""
-    header = ["dead items, order of look-ups", "core, ns", "one by one, ns", "in batches, ns", "× core",
-              "core, bytes", "used, bytes", "allocated, bytes"]  # fmt: skip
-    rows = []
-    for result in results:
-        if result.in_shared_memory != in_shared_memory:
-            continue
-        ratios = [core / ours for core, ours in zip(result.nanoseconds[CORE], result.nanoseconds[IN_BATCHES])]
-        rows.append(
-            [
-                result.case.name,
-                *(f"{result.median_nanoseconds(way):.1f}" for way in (CORE, ONE_BY_ONE, IN_BATCHES)),
-                _ratio_text(Ratio(median(ratios), min(ratios), max(ratios))),
-                f"{result.allocated_bytes_per_item(CORE):.3f}",
-                f"{result.used_bytes_per_item():.3f}",
-                f"{result.allocated_bytes_per_item(IN_BATCHES):.3f}",
-            ]
-        )
-    return Grid(header, rows)
-
-
-_STORE_TITLES = {
-    False: "in private memory, as with PARALLEL 0; each number is for one look-up or one dead item",
-    True: "in shared memory, as with workers; each number is for one look-up or one dead item",
-}
 
 
 def serial_share(result: Result, contender: Contender) -> float | None:
@@ -219,25 +183,23 @@ def objections(result: Result) -> list[str]:
     return found
 
 
-def save_results(folder: Path, circumstances: dict, results: list[Result], store_results: list[StoreResult]) -> None:
+def save_results(folder: Path, circumstances: dict, results: list[Result]) -> None:
     """Write results.md, results.csv, results.json and the pictures into `folder`, which is made if need be, over older ones.
 
-    In the CSV and JSON files times are in seconds (nanoseconds for the store) and sizes in bytes. Raises OSError.
+    In the CSV and JSON files times are in seconds and sizes in bytes. Raises OSError.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    pictures = save_plots(folder, circumstances, results, store_results)
-    (folder / "results.md").write_text(_markdown(circumstances, results, store_results, pictures))
+    pictures = save_plots(folder, circumstances, results)
+    (folder / "results.md").write_text(_markdown(circumstances, results, pictures))
     _save_csv(folder / "results.csv", results)
-    _save_store_csv(folder / "store.csv", store_results)
-    save_json(folder, circumstances, results, store_results)
+    save_json(folder, circumstances, results)
 
 
-def save_json(folder: Path, circumstances: dict, results: list[Result], store_results: list[StoreResult]) -> None:
+def save_json(folder: Path, circumstances: dict, results: list[Result]) -> None:
     """Write results.json alone, whole or not at all."""
     content = {
         "circumstances": circumstances,
         "results": [asdict(result) for result in results],
-        "store": [asdict(result) for result in store_results],
     }
     folder.mkdir(parents=True, exist_ok=True)
     partial = folder / "results.json.partial"
@@ -245,7 +207,7 @@ def save_json(folder: Path, circumstances: dict, results: list[Result], store_re
     partial.rename(folder / "results.json")
 
 
-def _markdown(circumstances: dict, results: list[Result], store_results: list[StoreResult], pictures: dict[str, str]) -> str:
+def _markdown(circumstances: dict, results: list[Result], pictures: dict[str, str]) -> str:
     """Return the report; `pictures` are file names by group."""
     parts = ["# VACUUM: pg_cyclone and PostgreSQL\n"]
     parts.append(circumstances_markdown(circumstances))
@@ -259,10 +221,6 @@ def _markdown(circumstances: dict, results: list[Result], store_results: list[St
         if members:
             parts.append(f"## {title}\n\n{_picture(pictures, group)}")
             parts += [_scenario_markdown(result) for result in members]
-    if store_results:
-        parts.append(f"## The dead-TID store\n\n{_picture(pictures, 'store')}")
-        parts += [f"### {title}\n\n{store_grid(store_results, shared).to_markdown()}"
-                  for shared, title in _STORE_TITLES.items()]  # fmt: skip
     return "\n".join(part for part in parts if part)
 
 
@@ -293,20 +251,6 @@ def _save_csv(file: Path, results: list[Result]) -> None:
                 writer.writerow([*about, run.contender.label, run.contender.workers, run.round, f"{run.seconds:.4f}",
                                  run.launched, run.bytes_after, *(run.store or ("", "")), *phases])  # fmt: skip
 
-
-def _save_store_csv(file: Path, results: list[StoreResult]) -> None:
-    """Write a line for each timed pass of look-ups."""
-    with open(file, "w", newline="") as output:
-        writer = csv.writer(output)
-        writer.writerow(
-            ["case", "memory", "items", "dead_items", "way", "round", "nanoseconds", "used_bytes", "allocated_bytes"]
-        )
-        for result in results:
-            about = [result.case.name, "shared" if result.in_shared_memory else "private", result.items, result.dead_items]
-            for way, rounds in result.nanoseconds.items():
-                used = "" if way == CORE else result.used_bytes
-                for number, nanoseconds in enumerate(rounds, 1):
-                    writer.writerow([*about, way, number, f"{nanoseconds:.2f}", used, result.allocated_bytes[way]])
 
 
 def _sizes(result: Result) -> str:

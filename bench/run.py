@@ -14,12 +14,9 @@ from rich.console import Console
 from circumstances import RESULTS, add_common_arguments, cores, find_circumstances, print_circumstances
 from cyclone_lab import build
 from measure import CONFIG, measure
-from report import objections, print_result, print_store, print_summary, save_results
+from report import objections, print_result, print_summary, save_results
 from scenarios import GROUPS, LARGE, SCENARIOS, Scenario
-from store import ROWS as STORE_ROWS
-from store import measure_store
 
-STORE_GROUP = "store"
 WORKER_COUNTS = (0, 1, 2, 4)
 SCALE = 0.4
 
@@ -33,9 +30,9 @@ def parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--scenario", action="append", default=[], choices=SCENARIOS, metavar="NAME",
                         help=f"what to vacuum; may be repeated (default: all): {', '.join(SCENARIOS)}")  # fmt: skip
-    parser.add_argument("--group", action="append", default=[], choices=[*GROUPS, STORE_GROUP], metavar="NAME",
-                        help="the scenarios of a group, or the dead-TID store by itself; may be repeated (default: all):"
-                             f" {', '.join([*GROUPS, STORE_GROUP])}")  # fmt: skip
+    parser.add_argument("--group", action="append", default=[], choices=[*GROUPS], metavar="NAME",
+                        help="the scenarios of a group; may be repeated (default: all):"
+                             f" {', '.join(GROUPS)}")  # fmt: skip
     parser.add_argument("--scale", type=float, default=SCALE,
                         help="size of the tables; 1 makes 10 to 20 million rows, by scenario (default: %(default)s)")  # fmt: skip
     parser.add_argument("--rows", type=int, help="size of every table, whatever the scale")
@@ -70,20 +67,16 @@ def main() -> int:
     scenarios = chosen_scenarios(options)
     common = {"rounds": options.rounds, "base": options.base, "say": lambda line: console.print(line, highlight=False)}
 
-    results, store_results = [], []
+    results = []
     try:
         for scenario in scenarios:
             rows = options.rows or max(1, round(options.scale * scenario.rows))
             result = measure(scenario, prefix, config, rows=rows, worker_counts=options.workers, **common)
             results.append(result)
             print_result(console, result)
-        if STORE_GROUP in options.group or not (options.scenario or options.group):
-            rows = options.rows or max(1, round(options.scale * STORE_ROWS))
-            store_results = measure_store(prefix, rows=rows, **common)
-            print_store(console, store_results)
     finally:  # what there is when it is interrupted is worth having, too
-        if results or store_results:
-            save_results(options.results, circumstances, results, store_results)
+        if results:
+            save_results(options.results, circumstances, results)
     print_summary(console, results)
     console.print(f"\ntables, numbers and pictures: {options.results}", highlight=False)
     return 1 if any(objections(result) for result in results) else 0

@@ -154,17 +154,6 @@ def test_dashboard():
     assert len(numbers) == len(dashboard["panels"])
 
 
-def test_the_picture_is_of_these_panels(monkeypatch):
-    """It is drawn of a saved result (`make tidy`); the result, of these."""
-    monkeypatch.syspath_prepend(REPO / "bench")
-    from dashboard import look_of
-
-    saved = json.loads((REPO / "bench/saved/dashboard.json").read_text())["panels"]
-    drawn = [{name: value for name, value in panel.items() if name != "series"} for panel in saved]
-    panels = json.loads((FOLDER / "grafana.json").read_text())["panels"]
-    assert drawn == [look_of(panel) for panel in panels] and all(panel["series"] for panel in saved), "make bench-dashboard, and save it"
-
-
 def test_alerts():
     """Each rule asks for metrics that there are, and speaks of labels that they have; the four that matter most are there."""
     known, names = exported(), set()
