@@ -43,7 +43,7 @@
 #include "autovacuum/autovacuum.h"
 #include "autovacuum/running_notes.h"
 #include "autovacuum/table_log.h"
-#include "engine/audit.h"
+#include "audit/audit.h"
 #include "engine/table_run.h"
 #include "history/history.h"
 #include "scope.h"

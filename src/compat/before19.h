@@ -71,17 +71,6 @@ typedef struct RepackStmt
 typedef VacuumParams compat_am_vacuum_params;
 typedef JumbleState compat_jumble_state;
 
-/*
- * compat_bt_search
- *		Finds the leaf page of a btree to which a key belongs, and locks it; the buffer is
- *		invalid if the btree is empty.
- */
-static inline void
-compat_bt_search(Relation index, Relation rel, BTScanInsert key, Buffer *buffer)
-{
-	_bt_freestack(_bt_search(index, rel, key, buffer, BT_READ));
-}
-
 #ifdef USE_ASSERT_CHECKING
 /* compat_is_locked -- has this process a lock on the page, of any kind? */
 static inline bool

@@ -286,17 +286,6 @@ compat_truncate_default(const StdRdOptions *opts)
 	return vacuum_truncate;
 }
 
-/*
- * compat_bt_search
- *		Finds the leaf page of a btree to which a key belongs, and locks it; the buffer is
- *		invalid if the btree is empty.
- */
-static inline void
-compat_bt_search(Relation index, Relation rel, BTScanInsert key, Buffer *buffer)
-{
-	(void) _bt_search(index, rel, key, buffer, BT_READ, false);
-}
-
 /* compat_index_beginscan -- begin a scan of an index. */
 static inline IndexScanDesc
 compat_index_beginscan(Relation rel, Relation index, Snapshot snapshot, int nkeys)

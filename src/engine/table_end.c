@@ -29,7 +29,7 @@
 
 #include "compat.h"
 #include "debug_point.h"
-#include "engine/audit.h"
+#include "audit/audit.h"
 #include "engine/phases.h"
 #include "engine/table_job.h"
 #include "engine/table_vacuum.h"

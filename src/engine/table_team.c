@@ -35,7 +35,7 @@
 
 #include "compat.h"
 #include "debug_point.h"
-#include "engine/audit.h"
+#include "audit/audit.h"
 #include "engine/heap/skip_policy.h"
 #include "engine/table_job.h"
 #include "library.h"

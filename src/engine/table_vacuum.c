@@ -57,7 +57,7 @@
 #include "at_exit.h"
 #include "compat.h"
 #include "debug_point.h"
-#include "engine/audit.h"
+#include "audit/audit.h"
 #include "engine/heap/skip_policy.h"
 #include "engine/phases.h"
 #include "engine/server_rules.h"

@@ -67,7 +67,7 @@
 #include "autovacuum/table_log.h"
 #include "compat.h"
 #include "debug_point.h"
-#include "engine/audit.h"
+#include "audit/audit.h"
 #include "file_cache.h"
 #include "index_build/concurrent_build.h"
 #include "inplace/index_copy.h"

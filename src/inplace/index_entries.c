@@ -40,7 +40,6 @@
 #include "storage/lmgr.h"
 
 #include "compat.h"
-#include "debug_point.h"
 #include "inplace/move_batch.h"
 
 static bool add_entry(IndexEntries *entries, int i, HeapTuple tuple);
@@ -135,11 +134,10 @@ add_entry(IndexEntries *entries, int i, HeapTuple tuple)
 		 * as for an update of other columns: the old entries are worth a look
 		 * before a page is split
 		 */
-		if (!DEBUG_FAULT("inplace-entry"))
-			index_insert(index, values, isnull, &tuple->t_self,
-						 entries->rel,
-						 index->rd_index->indisunique ? UNIQUE_CHECK_PARTIAL : UNIQUE_CHECK_NO,
-						 true, info);
+		index_insert(index, values, isnull, &tuple->t_self,
+					 entries->rel,
+					 index->rd_index->indisunique ? UNIQUE_CHECK_PARTIAL : UNIQUE_CHECK_NO,
+					 true, info);
 		VacuumCostActive = cost_active;
 		if (info->ii_ExclusionOps != NULL)
 			is_fine = !is_in_the_way(entries, i, values, isnull);

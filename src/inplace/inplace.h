@@ -50,8 +50,6 @@ typedef struct MoveCounts
 	int64		undone;			/* rows that were moved, and moved back */
 	MoveObstacles obstacles;
 	int64		audited;		/* rows, before they were committed */
-	int64		entries_not_asked;	/* of these, in indexes that can't be
-									 * asked */
 	TransactionId last_xid;		/* that moved a row */
 } MoveCounts;
 
@@ -69,7 +67,6 @@ typedef struct Inplace
 	int64		rows_moved;		/* in all passes */
 	int64		rows_undone;	/* likewise, and moved back */
 	int64		rows_audited;
-	int64		entries_not_asked;
 	TransactionId last_xid;		/* the last to move something out of it */
 
 	/* as it was seen last */

@@ -280,9 +280,6 @@ tell_end(const InplaceResult *result, const Inplace *job, double elapsed, bool t
 	if (job->pass.audited_pages + job->rows_audited > 0)
 		appendStringInfo(&buf, _("audit: " INT64_FORMAT " pages and " INT64_FORMAT " moved rows judged twice\n"),
 						 job->pass.audited_pages, job->rows_audited);
-	if (job->entries_not_asked > 0)
-		appendStringInfo(&buf, _("audit: " INT64_FORMAT " index entries of these rows not looked for\n"),
-						 job->entries_not_asked);
 	if (result->stale_locks > 0)
 		appendStringInfo(&buf, _("row locks: " INT64_FORMAT " of ended transactions from before relfrozenxid removed\n"),
 						 result->stale_locks);

@@ -19,6 +19,7 @@
 #include "storage/buf.h"
 #include "utils/rel.h"
 
+#include "audit/audit.h"
 #include "inplace/inplace.h"
 #include "transaction.h"
 
@@ -57,7 +58,7 @@ typedef struct MoveBatch
 	BlockList	filled;			/* by it, if it can be undone */
 	MoveCounts	before;			/* what had been moved until then */
 	MemoryContext context;		/* for as long as it lasts */
-	struct MoveAudit *audit;	/* NULL until a row is audited */
+	MoveAudit  *audit;			/* NULL until a row is audited */
 	instr_time	start;
 } MoveBatch;
 
@@ -136,11 +137,6 @@ extern void move_batch_count(MoveBatch *batch, int nrows);
  * others, the batch doesn't go on.
  */
 extern void move_batch_add_entries(MoveBatch *batch, HeapTuple row);
-
-/* move_audit.c */
-extern void move_audit_note(MoveBatch *batch, const ItemPointerData *old,
-							const ItemPointerData *new);
-extern void move_audit_batch(MoveBatch *batch);
 
 /* undone_room.c */
 extern void undone_room_note(MoveBatch *batch, BlockNumber blkno);

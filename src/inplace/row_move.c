@@ -313,7 +313,7 @@ move_rows(RowMove *move, Buffer target, bool *all_moved, bool *is_full)
 		ItemPointerData old;
 
 		ItemPointerSet(&old, BufferGetBlockNumber(move->source), offsets[i]);
-		move_audit_note(batch, &old, &moved[i]->t_self);
+		audit_moves_note(&batch->audit, batch->context, &old, &moved[i]->t_self);
 	}
 	return nmoved;
 }

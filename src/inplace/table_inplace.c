@@ -516,7 +516,6 @@ end_moving(Inplace *mover)
 	mover->rows_moved += mover->moved.rows;
 	mover->rows_undone += mover->moved.undone;
 	mover->rows_audited += mover->moved.audited;
-	mover->entries_not_asked += mover->moved.entries_not_asked;
 }
 
 /* begin_step -- show what is done with this many blocks, and begin to keep the pace. */

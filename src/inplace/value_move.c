@@ -420,7 +420,7 @@ replace_row(ValueMove *move, Buffer buffer, HeapTuple old)
 		DEBUG_POINT("inplace-half");
 		page_mark_moved(batch->rel, buffer, move->map, batch->xid, batch->cid, &off,
 						&new_version, 1);
-		move_audit_note(batch, &old->t_self, &new_version->t_self);
+		audit_moves_note(&batch->audit, batch->context, &old->t_self, &new_version->t_self);
 	}
 	LockBuffer(buffer, BUFFER_LOCK_UNLOCK);
 	if (target != buffer)

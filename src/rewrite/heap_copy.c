@@ -343,7 +343,7 @@ copy_page(HeapCopy *copy, Buffer buffer)
 	LockBuffer(buffer, BUFFER_LOCK_SHARE);
 	maxoff = PageIsNew(page) ? 0 : PageGetMaxOffsetNumber(page);
 	tuple_copy_begin_page(rewrite, page);
-	rewrite_audit_begin_page(rewrite, page);
+	audit_rewrite_begin_page(rewrite, page);
 	for (OffsetNumber off = FirstOffsetNumber; off <= maxoff; off++)
 	{
 		TupleFate	fate;
@@ -355,11 +355,11 @@ copy_page(HeapCopy *copy, Buffer buffer)
 		fate = tuple_fate(rel, &tuple, buffer, oldest_xmin, &infomask);
 		if (DEBUG_FAULT(copy->heap == REWRITE_TABLE ? "rewrite-dead" : "rewrite-dead-chunk"))
 			fate = TUPLE_DEAD;
-		rewrite_audit_fate(rewrite, off, fate);
+		audit_rewrite_fate(rewrite, off, fate);
 		if (copy->heap == REWRITE_TOAST && fate != TUPLE_DEAD && is_orphan(copy, &tuple))
 		{
 			counters->tuples_orphaned++;
-			rewrite_audit_left(rewrite, off);
+			audit_rewrite_left(rewrite, off);
 			continue;
 		}
 		if (fate == TUPLE_DEAD)
@@ -383,7 +383,7 @@ copy_page(HeapCopy *copy, Buffer buffer)
 		}
 	}
 	rewrite->offnum = InvalidOffsetNumber;
-	rewrite_audit_page(rewrite, copy->heap, buffer);
+	audit_rewrite_page(rewrite, copy->heap, buffer);
 	LockBuffer(buffer, BUFFER_LOCK_UNLOCK);
 }
 
@@ -429,7 +429,7 @@ copy_tuple(HeapCopy *copy, HeapTuple tuple, uint16 infomask)
 	tuple_copy_prepare_header(rewrite, copy->heap, copied, tuple->t_data, infomask);
 	if (DEBUG_FAULT("rewrite-change"))
 		((char *) copied)[length - 1] ^= 1;
-	rewrite_audit_note(rewrite, rewrite->offnum, copied, length);
+	audit_rewrite_note(rewrite, rewrite->offnum, copied, length);
 	return true;
 }
 
@@ -441,8 +441,7 @@ heap_copy_note_values(TableRewrite *rewrite, HeapTuple tuple)
 
 	Assert(rewrite->values != NULL && rewrite->nulls != NULL);
 
-	if (!HeapTupleHasExternal(tuple) || rewrite->shared->value_ids_start == 0 ||
-		DEBUG_FAULT("rewrite-value"))
+	if (!HeapTupleHasExternal(tuple) || rewrite->shared->value_ids_start == 0)
 		return;
 	heap_deform_tuple(tuple, desc, rewrite->values, rewrite->nulls);
 	for (int i = 0; i < desc->natts; i++)
@@ -495,7 +494,7 @@ refuse_chunk(HeapCopy *copy, HeapTuple tuple)
 static void
 leave_to_leader(HeapCopy *copy, BlockNumber blkno)
 {
-	rewrite_audit_left(copy->rewrite, copy->rewrite->offnum);
+	audit_rewrite_left(copy->rewrite, copy->rewrite->offnum);
 	(void) pg_atomic_fetch_or_u32(left_word(copy->rewrite->shared, copy->shared, blkno),
 								  (uint32) 1 << (blkno % BITS_A_WORD));
 }

@@ -145,7 +145,7 @@ copy_if_big(void *state, HeapTuple tuple, TupleFate fate, uint16 infomask)
 	copy = tuple_copy_make_smaller(rewrite, tuple_copy(rewrite, tuple, infomask));
 	written = new_pages_add(rewrite->new_pages, copy->t_data, copy->t_len);
 	heap_copy_note_values(rewrite, copy);
-	rewrite_audit_by_leader(rewrite, tuple, written, copy->t_len);
+	audit_rewrite_by_leader(rewrite, tuple, written, copy->t_len);
 	heap_freetuple(copy);
 	rows->ntuples++;
 }

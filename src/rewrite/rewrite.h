@@ -133,7 +133,7 @@ typedef struct TableRewrite
 	int			last_phase;		/* the last one that it was in, plus one */
 
 	/*
-	 * see rewrite_audit.c; audit_page is NULL unless the page in hand is
+	 * see audit_rewrite.c; audit_page is NULL unless the page in hand is
 	 * audited
 	 */
 	struct RewriteAudit *audit;
@@ -219,29 +219,29 @@ extern void left_tuples_visit(TableRewrite *rewrite, LeftTupleRoutine routine, v
 extern void left_tuples_copy_big(TableRewrite *rewrite, const RewriteCounters *sum);
 
 /*
- * rewrite_audit.c
+ * audit_rewrite.c
  *
- * Of a page of the old heap, which is locked all the time: rewrite_audit_begin_page before
- * its tuples are copied; rewrite_audit_fate for each tuple; then rewrite_audit_note for its
- * copy, which isn't written yet, or rewrite_audit_left if it is left to the leader, or is a
- * chunk that no row needs; and rewrite_audit_page at the end.
+ * Of a page of the old heap, which is locked all the time: audit_rewrite_begin_page before
+ * its tuples are copied; audit_rewrite_fate for each tuple; then audit_rewrite_note for its
+ * copy, which isn't written yet, or audit_rewrite_left if it is left to the leader, or is a
+ * chunk that no row needs; and audit_rewrite_page at the end.
  *
- * The leader calls rewrite_audit_by_leader for each row that was left to it, when the
- * row's values are noted, and its copy isn't written yet.  It calls rewrite_audit_count
- * when a new heap is complete, and rewrite_audit_indexes when the table has its new files
+ * The leader calls audit_rewrite_by_leader for each row that was left to it, when the
+ * row's values are noted, and its copy isn't written yet.  It calls audit_rewrite_count
+ * when a new heap is complete, and audit_rewrite_indexes when the table has its new files
  * and all indexes, and all of them are locked exclusively.  The latter returns how many
  * pages were looked at.
  */
-extern void rewrite_audit_begin_page(TableRewrite *rewrite, Page page);
-extern void rewrite_audit_fate(TableRewrite *rewrite, OffsetNumber off, TupleFate fate);
-extern void rewrite_audit_left(TableRewrite *rewrite, OffsetNumber off);
-extern void rewrite_audit_note(TableRewrite *rewrite, OffsetNumber off, HeapTupleHeader copy,
+extern void audit_rewrite_begin_page(TableRewrite *rewrite, Page page);
+extern void audit_rewrite_fate(TableRewrite *rewrite, OffsetNumber off, TupleFate fate);
+extern void audit_rewrite_left(TableRewrite *rewrite, OffsetNumber off);
+extern void audit_rewrite_note(TableRewrite *rewrite, OffsetNumber off, HeapTupleHeader copy,
 							   Size length);
-extern void rewrite_audit_page(TableRewrite *rewrite, RewriteHeap heap, Buffer buffer);
-extern void rewrite_audit_by_leader(TableRewrite *rewrite, HeapTuple old, HeapTupleHeader copy,
+extern void audit_rewrite_page(TableRewrite *rewrite, RewriteHeap heap, Buffer buffer);
+extern void audit_rewrite_by_leader(TableRewrite *rewrite, HeapTuple old, HeapTupleHeader copy,
 									Size length);
-extern void rewrite_audit_count(TableRewrite *rewrite, RewriteHeap heap, int64 kept);
-extern int64 rewrite_audit_indexes(Oid relid, const char *command);
+extern void audit_rewrite_count(TableRewrite *rewrite, RewriteHeap heap, int64 kept);
+extern int64 audit_rewrite_indexes(Oid relid, const char *command);
 
 /*
  * update_chains.c: the leader, after the phase of the table, copies its linked versions.

@@ -70,7 +70,7 @@
 
 #include "compat.h"
 #include "debug_point.h"
-#include "engine/audit.h"
+#include "audit/audit.h"
 #include "history/history.h"
 #include "index_build/index_builds.h"
 #include "index_build/server_build.h"
@@ -508,7 +508,7 @@ copy_heaps(RewriteJob *job)
 		if (current_heap == REWRITE_TABLE)
 			copy_what_is_left(job);
 		heap_copy_finish(rewrite, current_heap);
-		rewrite_audit_count(rewrite, current_heap, job->result.counters[current_heap].tuples_kept);
+		audit_rewrite_count(rewrite, current_heap, job->result.counters[current_heap].tuples_kept);
 		job->result.stale_locks += pg_atomic_read_u64(&rewrite->shared->heaps[current_heap].stale_locks);
 	}
 	heap_copy_show_progress(rewrite, REWRITE_TABLE);
@@ -728,7 +728,7 @@ swap_and_index(RewriteJob *job)
 	pgstat_progress_update_param(PROGRESS_REPACK_PHASE,
 								 PROGRESS_REPACK_PHASE_FINAL_CLEANUP);
 	if (cyclone_audit > 0)
-		job->result.audited_index_pages = rewrite_audit_indexes(job->relid, job->result.command);
+		job->result.audited_index_pages = audit_rewrite_indexes(job->relid, job->result.command);
 	swap_finish(job->relid, job->new_relid);
 	DEBUG_POINT("rewrite-swapped");
 	rewrite_report_step(&job->result, STEP_SWAP_AND_INDEX, start);

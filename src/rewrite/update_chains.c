@@ -518,7 +518,7 @@ write_copy(ChainCopy *chains, HeapTuple copy, HeapTuple old)
 	if (DEBUG_FAULT("rewrite-link-change"))
 		((char *) written)[copy->t_len - 1] ^= 1;
 	heap_copy_note_values(rewrite, copy);
-	rewrite_audit_by_leader(rewrite, old, written, copy->t_len);
+	audit_rewrite_by_leader(rewrite, old, written, copy->t_len);
 	new_pages_tid(pages, written, &new_tid);
 	if (is_too_big)
 		new_pages_end_page(pages);

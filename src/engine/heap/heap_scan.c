@@ -46,7 +46,7 @@
 
 #include "compat.h"
 #include "debug_point.h"
-#include "engine/audit.h"
+#include "audit/audit.h"
 #include "engine/heap/heap_page.h"
 #include "engine/heap/skip_policy.h"
 #include "engine/phases.h"

@@ -25,7 +25,7 @@
 
 #include "compat.h"
 #include "debug_point.h"
-#include "engine/audit.h"
+#include "audit/audit.h"
 #include "engine/heap/heap_page.h"
 #include "engine/heap/page_check.h"
 #include "engine/phases.h"

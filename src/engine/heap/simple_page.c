@@ -49,7 +49,7 @@
 
 #include "compat.h"
 #include "debug_point.h"
-#include "engine/audit.h"
+#include "audit/audit.h"
 #include "engine/heap/page_check.h"
 #include "engine/heap/simple_page.h"
 

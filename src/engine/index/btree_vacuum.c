@@ -110,7 +110,7 @@
 
 #include "compat.h"
 #include "debug_point.h"
-#include "engine/audit.h"
+#include "audit/audit.h"
 #include "engine/index/btree_delete.h"
 #include "engine/index/index_kind.h"
 #include "own_wait_event.h"

@@ -3,8 +3,7 @@
  * gin_check.c
  *	  Is a page of a GIN index of the kind that it must be?
  *
- * VACUUM (gin_page.c, gin_tree.c) and its audits (audit_gin.c) ask this of each page that
- * a link leads to.
+ * VACUUM (gin_page.c, gin_tree.c) asks this of each page that a link leads to.
  *
  * Portions Copyright (c) 2026, the pg_cyclone developers
  *

@@ -40,8 +40,7 @@
 #include "utils/rel.h"
 
 #include "compat.h"
-#include "debug_point.h"
-#include "engine/audit.h"
+#include "audit/audit.h"
 #include "engine/index/gin_check.h"
 #include "engine/index/gin_page.h"
 #include "engine/index/index_kind.h"
@@ -298,8 +297,6 @@ gin_clean_posting_leaf(GinPages *pages, Buffer buffer)
 	Assert(pages->index == pages->vacuum->indexes[pages->number]);
 	Assert(compat_buffer_is_locked_exclusively(buffer) && gin_page_is(buffer, GIN_DATA | GIN_LEAF));
 
-	if (DEBUG_FAULT("leaf"))
-		return false;
 	old = MemoryContextSwitchTo(pages->context);
 	gather_segments(pages, page, BufferGetBlockNumber(buffer));
 	ndead = audit_match(pages->vacuum, pages->number, buffer, pages->tids, pages->ntids, pages->dead);

@@ -251,9 +251,8 @@ gin_begin(TableVacuum *vacuum, int number, int nmembers)
 	Assert(pg_atomic_read_u32(&shared->at_stretches) == 0);
 
 	pace_begin_server_code();
-	if (!DEBUG_FAULT("pending-list"))
-		gin_empty_pending_list(vacuum->indexes[number], vacuum->shared->is_autovacuum,
-							   &index->stats);
+	gin_empty_pending_list(vacuum->indexes[number], vacuum->shared->is_autovacuum,
+						   &index->stats);
 	pace_end_server_code();
 
 	shared->nmembers = nmembers;

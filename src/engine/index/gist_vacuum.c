@@ -121,7 +121,7 @@
 
 #include "compat.h"
 #include "debug_point.h"
-#include "engine/audit.h"
+#include "audit/audit.h"
 #include "engine/index/index_kind.h"
 #include "engine/phases.h"
 #include "guards/guards.h"

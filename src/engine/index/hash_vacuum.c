@@ -99,7 +99,7 @@
 
 #include "compat.h"
 #include "debug_point.h"
-#include "engine/audit.h"
+#include "audit/audit.h"
 #include "engine/index/index_kind.h"
 #include "engine/index/link_walk.h"
 #include "engine/prefetch.h"

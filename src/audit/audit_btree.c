@@ -24,7 +24,7 @@
 #include "storage/lmgr.h"
 #include "utils/memutils.h"
 
-#include "engine/audit.h"
+#include "audit/audit.h"
 #include "guards/guards.h"
 
 /* Blocks that are looked at together (128 kB), which disks read faster */

@@ -26,7 +26,7 @@
 #include "access/visibilitymap.h"
 #include "storage/bufmgr.h"
 
-#include "engine/audit.h"
+#include "audit/audit.h"
 #include "engine/heap/page_check.h"
 
 /* What is to become of an item; in the order of fate_names */

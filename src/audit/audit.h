@@ -78,9 +78,20 @@ extern void audit_freed(TableVacuum *vacuum, Buffer buffer, Buffer vmbuffer,
 /* audit_btree.c */
 extern int64 audit_new_btree(Relation index, Relation table, const char *command);
 
-/* audit_gin.c */
-extern uint8 *audit_gin_pending(TableVacuum *vacuum, int number);
-extern uint8 *audit_gin_leaves(TableVacuum *vacuum, int number);
+/*
+ * audit_rows.c: are the values of two versions, with these columns, different?  If
+ * values_move, a value in the TOAST table may be in another place there.
+ */
+extern bool audit_rows_differ(HeapTuple old, TupleDesc old_desc, HeapTuple new,
+							  TupleDesc new_desc, bool values_move);
+
+/* audit_moves.c */
+typedef struct MoveAudit MoveAudit;
+
+extern void audit_moves_note(MoveAudit **audit, MemoryContext context,
+							 const ItemPointerData *old, const ItemPointerData *new);
+extern int	audit_moves_check(MoveAudit *audit, Relation rel, TransactionId xid,
+							  BufferAccessStrategy ring);
 
 /* audit_index.c */
 extern int	audit_match(TableVacuum *vacuum, int number, Buffer buffer,

@@ -47,7 +47,7 @@
 
 #include "access/multixact.h"
 #include "access/transam.h"
-#include "engine/audit.h"
+#include "audit/audit.h"
 
 /* Sampled pages of the chunk of the store that is being filled */
 struct AuditNotes

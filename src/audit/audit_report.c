@@ -3,8 +3,8 @@
  * audit_report.c
  *	  The results of an audit that fails: an error, and a file about it.
  *
- * audit.c has what is audited in VACUUM, rewrite/rewrite_audit.c in VACUUM (FULL), and
- * inplace/move_audit.c where rows are moved.
+ * audit.c has what is audited in VACUUM, audit_rewrite.c in VACUUM (FULL), and
+ * audit_moves.c where rows are moved.
  *
  * Portions Copyright (c) 2026, the pg_cyclone developers
  *
@@ -25,7 +25,7 @@
 #include "utils/memutils.h"
 #include "utils/timestamp.h"
 
-#include "engine/audit.h"
+#include "audit/audit.h"
 #include "own_files.h"
 
 

@@ -15,8 +15,8 @@
  * - When all indexes have been passed over, in a phase of its own: is an entry of
  *	 a dead item left?  Nobody can make one any more, so there is no excuse, wherever
  *	 its page was split, and whichever member had to visit it.  This is about pages, not
- *	 about looking up TIDs, so all TIDs of a page are looked up in one go.  Entries don't
- *	 count on pages of a GIN index to which nothing leads (audit_gin.c).
+ *	 about looking up TIDs, so all TIDs of a page are looked up in one go.  Of a
+ *	 GIN index, only its entry tree is looked at here (audit_may_pass_over).
  *
  * The second look goes by sections of adjacent blocks, which disks read faster than
  * single ones.  Whether a section is looked at depends on a hash of its place and of a
@@ -43,7 +43,7 @@
 #include "storage/bufmgr.h"
 
 #include "debug_point.h"
-#include "engine/audit.h"
+#include "audit/audit.h"
 #include "engine/index/index_kind.h"
 #include "pace/pace.h"
 #include "report/progress.h"
@@ -66,14 +66,6 @@ struct AuditTids
 	int			nbefore;
 	ItemPointerData before[MAX_TIDS];
 	bool		dead[MAX_TIDS];
-
-	/*
-	 * in the second look: pages of the pending list of a GIN index, and
-	 * leaves that its keys lead to, if that was asked
-	 */
-	uint8	   *pending;
-	uint8	   *leaves;
-	int			asked_of;		/* the index's number */
 };
 
 static int	misjudge(bool is_dead, int ntids, bool *dead);
@@ -101,8 +93,7 @@ static uint64 index_claims(const IndexShared *index);
 static bool is_chosen(const TableVacuum *vacuum, int number, uint64 section);
 static void audit_section(TableVacuum *vacuum, int number, BlockNumber start, BlockNumber end);
 static void audit_page(TableVacuum *vacuum, int number, BlockNumber blkno);
-static bool is_left_over(TableVacuum *vacuum, int number, BlockNumber blkno, Page page);
-static void forget_reached(TableVacuum *vacuum);
+static bool audit_may_pass_over(Relation index, Page page);
 
 /*
  * audit_match
@@ -307,7 +298,6 @@ audit_indexes(TableVacuum *vacuum)
 		set_place(vacuum, PLACE_UNKNOWN, InvalidBlockNumber);
 		vacuum->indname = NULL;
 	}
-	forget_reached(vacuum);
 }
 
 /* index_claims -- how many claims there are on an index. */
@@ -361,13 +351,18 @@ audit_page(TableVacuum *vacuum, int number, BlockNumber blkno)
 	int			ndead;
 
 	LockBuffer(buffer, BUFFER_LOCK_SHARE);
+	if (audit_may_pass_over(index, BufferGetPage(buffer)))
+	{
+		UnlockReleaseBuffer(buffer);
+		return;
+	}
 	gather(audit, index, BufferGetPage(buffer), blkno);
 	ndead = dead_tids_match(vacuum->dead_tids, audit->tids, audit->ntids, audit->dead);
 	if (ndead > 0)
 		memcpy(place.page, BufferGetPage(buffer), BLCKSZ);
 	UnlockReleaseBuffer(buffer);
 	vacuum->counters.audited_index_pages++;
-	if (ndead == 0 || is_left_over(vacuum, number, blkno, place.page))
+	if (ndead == 0)
 		return;
 
 	while (!audit->dead[first])
@@ -376,43 +371,20 @@ audit_page(TableVacuum *vacuum, int number, BlockNumber blkno)
 			   describe(&audit->tids[first], "is still there"));
 }
 
-/* is_left_over -- is this a page of a GIN index to which nothing leads? */
+/*
+ * audit_may_pass_over
+ *		Is this a page of a GIN index to which nothing may lead, and on which entries of
+ *		dead rows may stay?
+ *
+ * An insertion that fails leaves pages of the pending list, and of posting trees, that it
+ * has filled but not linked.  No scan reads them, and no VACUUM comes to them.
+ */
 static bool
-is_left_over(TableVacuum *vacuum, int number, BlockNumber blkno, Page page)
+audit_may_pass_over(Relation index, Page page)
 {
-	struct AuditTids *audit = vacuum->audit_tids;
-	uint8	   *reached;
-
-	if (vacuum->indexes[number]->rd_indam->ambulkdelete != ginbulkdelete)
-		return false;
-	/* nothing is left over of the entry tree */
-	if (!GinPageIsList(page) && !GinPageIsData(page))
-		return false;
-
-	/* once for all pages of a round, as there may be many */
-	if (audit->asked_of != number)
-		forget_reached(vacuum);
-	audit->asked_of = number;
-	if (GinPageIsList(page) && audit->pending == NULL)
-		audit->pending = audit_gin_pending(vacuum, number);
-	else if (!GinPageIsList(page) && audit->leaves == NULL)
-		audit->leaves = audit_gin_leaves(vacuum, number);
-	reached = GinPageIsList(page) ? audit->pending : audit->leaves;
-	return (reached[blkno / 8] >> blkno % 8 & 1) == 0;
-}
-
-/* forget_reached -- the next index, or round, asks anew. */
-static void
-forget_reached(TableVacuum *vacuum)
-{
-	struct AuditTids *audit = vacuum->audit_tids;
-
-	if (audit != NULL && audit->pending != NULL)
-		pfree(audit->pending);
-	if (audit != NULL && audit->leaves != NULL)
-		pfree(audit->leaves);
-	if (audit != NULL)
-		audit->pending = audit->leaves = NULL;
+	return index->rd_indam->ambulkdelete == ginbulkdelete && !PageIsNew(page) &&
+		PageGetSpecialSize(page) == MAXALIGN(sizeof(GinPageOpaqueData)) &&
+		(GinPageIsList(page) || GinPageIsData(page));
 }
 
 /* get_tids -- where this process puts the TIDs of a page, made when first needed. */
@@ -424,8 +396,6 @@ get_tids(TableVacuum *vacuum)
 		vacuum->audit_tids = MemoryContextAlloc(vacuum->audit_context,
 												sizeof(struct AuditTids));
 		vacuum->audit_tids->expects = false;
-		vacuum->audit_tids->pending = vacuum->audit_tids->leaves = NULL;
-		vacuum->audit_tids->asked_of = -1;
 	}
 	return vacuum->audit_tids;
 }

@@ -1,9 +1,9 @@
 /*-------------------------------------------------------------------------
  *
- * rewrite_audit.c
+ * audit_rewrite.c
  *	  Rows that VACUUM FULL or REPACK has copied, compared with their copies.
  *
- * As in engine/audit.c, cyclone.audit is the share of pages.  When a page of the old
+ * As in audit.c, cyclone.audit is the share of pages.  When a page of the old
  * heap has been copied, and while it is still locked, HeapTupleSatisfiesVacuum judges
  * each of its rows, and tuple_fate must have come to the same.  A row that a snapshot may
  * still see must have a copy, unless it was left to the leader, as linked with other
@@ -38,7 +38,7 @@
 #include "utils/datum.h"
 #include "utils/memutils.h"
 
-#include "engine/audit.h"
+#include "audit/audit.h"
 #include "rewrite/rewrite.h"
 
 /* What was made of the rows of a page, by their old items */
@@ -59,12 +59,8 @@ static void audit_row(TableRewrite *rewrite, RewriteHeap heap, const AuditPlace 
 					  HeapTuple tuple, HTSV_Result verdict);
 static TupleFate fate_of(HTSV_Result verdict);
 static bool may_be_left(TableRewrite *rewrite, RewriteHeap heap, HeapTuple tuple);
-static void compare_needed_values(TableRewrite *rewrite, const AuditPlace *place,
-								  HeapTupleHeader copy, Size length);
 static void compare_copy(TableRewrite *rewrite, RewriteHeap heap, const AuditPlace *place,
 						 HeapTuple old, HeapTupleHeader copy, Size length);
-static bool columns_differ(TableRewrite *rewrite, RewriteHeap heap, HeapTuple old, HeapTuple copy);
-static bool value_differs(Datum old, Datum copied, Form_pg_attribute attr);
 static void compare_visibility(TableRewrite *rewrite, const AuditPlace *place,
 							   HeapTupleHeader old, HeapTupleHeader copy, bool is_deleted);
 static void fail(TableRewrite *rewrite, const AuditPlace *place,
@@ -83,12 +79,12 @@ prepare(TableRewrite *rewrite)
 }
 
 /*
- * rewrite_audit_begin_page
+ * audit_rewrite_begin_page
  *		Is this page one of the sample?  Then rewrite->audit_page is where copies are
  *		noted, otherwise it is NULL.
  */
 void
-rewrite_audit_begin_page(TableRewrite *rewrite, Page page)
+audit_rewrite_begin_page(TableRewrite *rewrite, Page page)
 {
 	rewrite->audit_page = NULL;
 	if (likely(!audit_is_due()) || PageIsNew(page) ||
@@ -103,9 +99,9 @@ rewrite_audit_begin_page(TableRewrite *rewrite, Page page)
 	memset(rewrite->audit->is_left, 0, (rewrite->audit->maxoff + 1) * sizeof(bool));
 }
 
-/* rewrite_audit_fate -- of such a page, note the fate of an item. */
+/* audit_rewrite_fate -- of such a page, note the fate of an item. */
 void
-rewrite_audit_fate(TableRewrite *rewrite, OffsetNumber off, TupleFate fate)
+audit_rewrite_fate(TableRewrite *rewrite, OffsetNumber off, TupleFate fate)
 {
 	if (likely(rewrite->audit_page == NULL))
 		return;
@@ -114,9 +110,9 @@ rewrite_audit_fate(TableRewrite *rewrite, OffsetNumber off, TupleFate fate)
 	rewrite->audit_page->fates[off] = fate;
 }
 
-/* rewrite_audit_left -- of such a page, note that an item is left to the leader, or left out as an orphan. */
+/* audit_rewrite_left -- of such a page, note that an item is left to the leader, or left out as an orphan. */
 void
-rewrite_audit_left(TableRewrite *rewrite, OffsetNumber off)
+audit_rewrite_left(TableRewrite *rewrite, OffsetNumber off)
 {
 	if (likely(rewrite->audit_page == NULL))
 		return;
@@ -124,9 +120,9 @@ rewrite_audit_left(TableRewrite *rewrite, OffsetNumber off)
 	rewrite->audit_page->is_left[off] = true;
 }
 
-/* rewrite_audit_note -- of such a page, note the copy of an item. */
+/* audit_rewrite_note -- of such a page, note the copy of an item. */
 void
-rewrite_audit_note(TableRewrite *rewrite, OffsetNumber off, HeapTupleHeader copy, Size length)
+audit_rewrite_note(TableRewrite *rewrite, OffsetNumber off, HeapTupleHeader copy, Size length)
 {
 	if (likely(rewrite->audit_page == NULL))
 		return;
@@ -135,9 +131,9 @@ rewrite_audit_note(TableRewrite *rewrite, OffsetNumber off, HeapTupleHeader copy
 	rewrite->audit_page->lengths[off] = length;
 }
 
-/* rewrite_audit_page -- judge the rows of a page of the sample once more. */
+/* audit_rewrite_page -- judge the rows of a page of the sample once more. */
 void
-rewrite_audit_page(TableRewrite *rewrite, RewriteHeap heap, Buffer buffer)
+audit_rewrite_page(TableRewrite *rewrite, RewriteHeap heap, Buffer buffer)
 {
 	Relation	rel = rewrite->old_heaps[heap];
 	TransactionId oldest_xmin = rewrite->shared->heaps[heap].oldest_xmin;
@@ -204,8 +200,6 @@ audit_row(TableRewrite *rewrite, RewriteHeap heap, const AuditPlace *place,
 	/* of a row whose xmin isn't known to have committed, xmax says nothing */
 	if (verdict != HEAPTUPLE_INSERT_IN_PROGRESS)
 		compare_visibility(rewrite, place, tuple->t_data, copy, fate == TUPLE_RECENTLY_DEAD);
-	if (heap == REWRITE_TABLE)
-		compare_needed_values(rewrite, place, copy, page->lengths[place->off]);
 }
 
 /* fate_of -- what does a row's state mean for a rewrite? */
@@ -234,9 +228,9 @@ may_be_left(TableRewrite *rewrite, RewriteHeap heap, HeapTuple tuple)
 		tuple_copy_is_too_big(tuple_copy_length(rewrite, tuple));
 }
 
-/* rewrite_audit_by_leader -- compare a row that was left to the leader with its copy, if chance says so. */
+/* audit_rewrite_by_leader -- compare a row that was left to the leader with its copy, if chance says so. */
 void
-rewrite_audit_by_leader(TableRewrite *rewrite, HeapTuple old, HeapTupleHeader copy, Size length)
+audit_rewrite_by_leader(TableRewrite *rewrite, HeapTuple old, HeapTupleHeader copy, Size length)
 {
 	AuditPlace	place = {
 		.rel = rewrite->old_heaps[REWRITE_TABLE],
@@ -256,14 +250,13 @@ rewrite_audit_by_leader(TableRewrite *rewrite, HeapTuple old, HeapTupleHeader co
 	context = MemoryContextSwitchTo(rewrite->audit->context);
 	if (!tuple_copy_is_too_big(tuple_copy_length(rewrite, old)))
 		compare_copy(rewrite, REWRITE_TABLE, &place, old, copy, length);
-	compare_needed_values(rewrite, &place, copy, length);
 	MemoryContextSwitchTo(context);
 	MemoryContextReset(rewrite->audit->context);
 }
 
-/* rewrite_audit_count -- have the pages that were written as many rows as were to be kept? */
+/* audit_rewrite_count -- have the pages that were written as many rows as were to be kept? */
 void
-rewrite_audit_count(TableRewrite *rewrite, RewriteHeap heap, int64 kept)
+audit_rewrite_count(TableRewrite *rewrite, RewriteHeap heap, int64 kept)
 {
 	HeapCopyShared *copy = &rewrite->shared->heaps[heap];
 	int64		written = pg_atomic_read_u64(&copy->new_blocks.rows);
@@ -286,14 +279,14 @@ rewrite_audit_count(TableRewrite *rewrite, RewriteHeap heap, int64 kept)
 }
 
 /*
- * rewrite_audit_indexes
+ * audit_rewrite_indexes
  *		Are new btrees in order, also those of the TOAST table?
  *
  * An invalid index of a TOAST table is none of them: the server's rewrite, too, leaves it
  * as it is.
  */
 int64
-rewrite_audit_indexes(Oid relid, const char *command)
+audit_rewrite_indexes(Oid relid, const char *command)
 {
 	Relation	rel = table_open(relid, AccessExclusiveLock);
 	Oid			toast_relid = rel->rd_rel->reltoastrelid;
@@ -309,7 +302,7 @@ rewrite_audit_indexes(Oid relid, const char *command)
 	}
 	table_close(rel, NoLock);
 	if (OidIsValid(toast_relid))
-		naudited += rewrite_audit_indexes(toast_relid, command);
+		naudited += audit_rewrite_indexes(toast_relid, command);
 	return naudited;
 }
 
@@ -320,93 +313,9 @@ compare_copy(TableRewrite *rewrite, RewriteHeap heap, const AuditPlace *place,
 {
 	HeapTupleData copied = {.t_data = copy,.t_len = length};
 
-	/* most are the same bytes, from the bitmap of nulls on */
-	if (old->t_len == length && old->t_data->t_hoff == copy->t_hoff &&
-		memcmp(old->t_data->t_bits, copy->t_bits, length - SizeofHeapTupleHeader) == 0 &&
-		HeapTupleHeaderGetNatts(old->t_data) == HeapTupleHeaderGetNatts(copy) &&
-		HeapTupleHasNulls(old) == HeapTupleHasNulls(&copied))
-		return;
-	if (columns_differ(rewrite, heap, old, &copied))
+	if (audit_rows_differ(old, RelationGetDescr(rewrite->old_heaps[heap]),
+						  &copied, RelationGetDescr(rewrite->new_heaps[heap]), false))
 		fail(rewrite, place, "the row is copied", "its copy has other values");
-}
-
-/* compare_needed_values -- are the values in the TOAST table that a copy points at noted as needed? */
-static void
-compare_needed_values(TableRewrite *rewrite, const AuditPlace *place,
-					  HeapTupleHeader copy, Size length)
-{
-	TupleDesc	desc = RelationGetDescr(rewrite->old_heaps[REWRITE_TABLE]);
-	HeapTupleData tuple = {.t_data = copy,.t_len = length};
-	Datum	   *values;
-	bool	   *nulls;
-
-	if (!HeapTupleHasExternal(&tuple) || rewrite->shared->value_ids_start == 0)
-		return;
-	values = palloc_array(Datum, desc->natts);
-	nulls = palloc_array(bool, desc->natts);
-	heap_deform_tuple(&tuple, desc, values, nulls);
-	for (int i = 0; i < desc->natts; i++)
-	{
-		struct varlena *value = (struct varlena *) DatumGetPointer(values[i]);
-		struct varatt_external pointer;
-
-		if (nulls[i] || TupleDescAttr(desc, i)->attlen != -1 || !VARATT_IS_EXTERNAL_ONDISK(value))
-			continue;
-		VARATT_EXTERNAL_GET_POINTER(pointer, value);
-		if (!value_ids_include(rewrite_value_ids(rewrite->shared), pointer.va_valueid))
-			fail(rewrite, place, psprintf("no row needs value %u of the TOAST table", pointer.va_valueid),
-				 "this row does");
-	}
-}
-
-/* columns_differ -- has a copy that was formed anew other values than its row? */
-static bool
-columns_differ(TableRewrite *rewrite, RewriteHeap heap, HeapTuple old, HeapTuple copy)
-{
-	TupleDesc	desc = RelationGetDescr(rewrite->old_heaps[heap]);
-	TupleDesc	new_desc = RelationGetDescr(rewrite->new_heaps[heap]);
-	Datum	   *values = palloc_array(Datum, desc->natts);
-	bool	   *nulls = palloc_array(bool, desc->natts);
-	Datum	   *copied_values = palloc_array(Datum, desc->natts);
-	bool	   *copied_nulls = palloc_array(bool, desc->natts);
-	bool		differ = desc->natts != new_desc->natts;
-
-	if (differ)
-		return true;
-	heap_deform_tuple(old, desc, values, nulls);
-	heap_deform_tuple(copy, new_desc, copied_values, copied_nulls);
-	for (int i = 0; i < desc->natts && !differ; i++)
-	{
-		Form_pg_attribute attr = TupleDescAttr(desc, i);
-
-		if (attr->attisdropped)
-			continue;
-		differ = nulls[i] != copied_nulls[i] ||
-			(!nulls[i] && value_differs(values[i], copied_values[i], attr));
-	}
-	return differ;
-}
-
-/*
- * value_differs
- *		Is it another value?
- *
- * In a row that was formed anew, the same value may have a shorter header, or be
- * compressed.  A value that is stored elsewhere keeps its pointer.
- */
-static bool
-value_differs(Datum old, Datum copied, Form_pg_attribute attr)
-{
-	struct varlena *values[] = {
-		(struct varlena *) DatumGetPointer(old), (struct varlena *) DatumGetPointer(copied)
-	};
-
-	if (attr->attlen != -1 || VARATT_IS_EXTERNAL(values[0]) || VARATT_IS_EXTERNAL(values[1]))
-		return !datumIsEqual(old, copied, attr->attbyval, attr->attlen);
-	for (int i = 0; i < 2; i++)
-		values[i] = pg_detoast_datum_packed(values[i]);
-	return VARSIZE_ANY_EXHDR(values[0]) != VARSIZE_ANY_EXHDR(values[1]) ||
-		memcmp(VARDATA_ANY(values[0]), VARDATA_ANY(values[1]), VARSIZE_ANY_EXHDR(values[0])) != 0;
 }
 
 /*
