@@ -81,6 +81,7 @@ static void count_index_pages(VacuumJob *job);
 static void plan_vacuum(VacuumJob *job);
 static bool freezing_is_held(const VacuumParams *params, TransactionId oldest_xmin);
 static void scan_and_vacuum(VacuumJob *job);
+static double count_rows(const VacuumJob *job);
 static bool grow_store(VacuumJob *job);
 static void vacuum_indexes_and_heap(VacuumJob *job);
 static void run_index_round(VacuumJob *job, bool cleanup, double reltuples, bool estimated);
@@ -341,9 +342,7 @@ scan_and_vacuum(VacuumJob *job)
 	if ((uint64) counters->scanned_pages + counters->skipped_pages != shared->rel_pages)
 		elog(ERROR, "of %u pages of table \"%s\" %u were scanned and %u skipped",
 			 shared->rel_pages, vacuum->relname, counters->scanned_pages, counters->skipped_pages);
-	job->result.new_live_tuples =
-		vac_estimate_reltuples(vacuum->rel, shared->rel_pages,
-							   counters->scanned_pages, counters->live_tuples);
+	job->result.new_live_tuples = count_rows(job);
 	job->result.new_rel_tuples = Max(job->result.new_live_tuples, 0) +
 		counters->recently_dead_tuples + counters->missed_dead_tuples;
 
@@ -353,6 +352,26 @@ scan_and_vacuum(VacuumJob *job)
 	if (shared->rel_pages > vacuum->fsm_vacuumed)
 		FreeSpaceMapVacuumRange(vacuum->rel, vacuum->fsm_vacuumed, shared->rel_pages);
 	pgstat_progress_update_param(PROGRESS_VACUUM_HEAP_BLKS_VACUUMED, shared->rel_pages);
+}
+
+/*
+ * count_rows
+ *		How many live rows the table has.
+ *
+ * The server's estimate takes pages that weren't scanned for as full as all were on
+ * average.  Where rows have moved they are much fuller.  But moves don't change the
+ * number of rows, and the first pass has counted all of them.
+ */
+static double
+count_rows(const VacuumJob *job)
+{
+	const VacuumCounters *counters = &job->result.counters;
+	BlockNumber npages = job->vacuum.shared->rel_pages;
+
+	if (job->pass != NULL && counters->scanned_pages < npages)
+		return Max(counters->live_tuples, job->pass->live_tuples);
+	return vac_estimate_reltuples(job->vacuum.rel, npages,
+								  counters->scanned_pages, counters->live_tuples);
 }
 
 /*

@@ -25,7 +25,10 @@ typedef struct CompactionPass
 	/* no free space is offered from here on */
 	BlockNumber tail_start;
 
-	/* what it came to */
+	/*
+	 * What it came to.  The first VACUUM with the pass skips no page, so that
+	 * it has counted all rows.
+	 */
 	BlockNumber old_pages;
 	BlockNumber new_pages;
 	int64		live_tuples;

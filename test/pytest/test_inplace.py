@@ -216,6 +216,26 @@ def test_old_snapshots_see_their_rows(cluster, db, conn, table):
     checks.assert_clean(conn, "t")
 
 
+@pytest.mark.once
+def test_rows_are_counted_right_where_others_held_them_back(cluster, db, conn):
+    """The passes after the first skip pages, which are fuller than the table was."""
+    conn.execute("CREATE TABLE t WITH (autovacuum_enabled = off) AS SELECT i AS id, md5(i::text) AS text, 0 AS n FROM generate_series(1, 20000) i")
+    conn.execute("VACUUM t")
+    conn.execute("UPDATE t SET n = n + 1")
+    with cluster.connect(db) as holder:
+        holder.execute("BEGIN; SELECT pg_current_xact_id()")
+        conn.execute("UPDATE t SET n = n + 1")
+        with Parked(cluster, db, "inplace-plan:leader", 1, INPLACE) as parked:
+            parked.step()
+            parked.step()  # rows have moved twice, and the next VACUUM has met the holder
+            holder.execute("COMMIT")
+        parked.finish()
+    assert conn.execute("SELECT reltuples FROM pg_class WHERE relname = 't'").fetchone() == (20000,)
+    conn.execute("CREATE TABLE twin AS SELECT i AS id, md5(i::text) AS text, 2 AS n FROM generate_series(1, 20000) i")
+    assert blocks(conn) < 200 and content(conn, "t") == content(conn, "twin")
+    checks.assert_clean(conn, "t")
+
+
 def test_who_changes_a_row_that_moves_finds_it_again(cluster, db, conn, table):
     """Updates, deletes and locks wait for the batch, and follow the row to its new place; foreign keys don't wait at all."""
     keys = [key for (key,) in conn.execute("SELECT id FROM t WHERE id % 10 = 9 ORDER BY id DESC LIMIT 4")]
