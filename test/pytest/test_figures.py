@@ -75,71 +75,6 @@ def test_tables_and_pictures_are_those_of_the_saved_result(figures, tmp_path, mo
     assert sorted(problem.split(":")[0].split(" was")[0] for problem in figures.problems()) == ["cases.png", "page.md"]
 
 
-def test_scenarios_of_a_kind_are_told_in_a_line(figures):
-    def scenario(name: str, ours: float) -> dict:
-        runs = [{"engine": engine, "workers": workers, "round": 1, "seconds": seconds, "phases": {}}
-                for engine, workers, seconds in (("core", 0, 1.2), ("pg_cyclone", 0, ours), ("pg_cyclone", 1, ours / 2))]  # fmt: skip
-        return {"name": name, "about": f"of {name}", "rows": 50_000, "heap_bytes": 1 << 30, "index_bytes": 0, "runs": runs}
-
-    saved = {"scenarios": [scenario("kind-gin", 0.8), scenario("one-index", 0.6), scenario("kind-gist", 0.4)]}
-    assert figures.short_lines(saved)[2:] == [
-        "| another kind of index: GiST, SP-GiST, GIN, hash | 1.20 s | 1.5 to 3.0 × | 3.0 to 6.0 × |",
-        "| of one-index | 1.20 s | 2.0 × | 4.0 × |",
-    ]
-
-
-def test_contenders_that_make_a_table_small(figures):
-    def run(contender: str, seconds: float, wait: float) -> dict:
-        sizes = {"peak_disk": 3 << 19, "wal": 60 << 20, "table": 20 << 20, "indexes": 2 << 20}
-        return {"contender": contender, "seconds": seconds, "finished": contender != "pg_squeeze", "longest_lock_wait_ms": wait, **sizes}
-
-    runs = [run(name, seconds, wait) for seconds, wait in ((3, 0), (1, 9), (2, 1)) for name in ("nothing", "FULL INPLACE", "REPACK (CONCURRENTLY)")]
-    lines = figures.online_lines({"rate": 4143.6, "runs": [*runs, *(run("pg_squeeze", 300, 0) for _ in range(3))]})
-    assert lines[0] == ("A table of 20 MB and indexes of 2 MB, beside 4,144 transactions a second of pgbench; medians of 3 rounds,"
-                        " and the longest wait of all:")  # fmt: skip
-    assert lines[4:] == [
-        "| `VACUUM (FULL INPLACE)` | 2.0 s | 1.5 MB | 60 MB | 9 ms | 22 MB |",
-        "| `REPACK (CONCURRENTLY)` | 2.0 s | 1.5 MB | 60 MB | 9 ms | 22 MB |",
-        "| pg_squeeze, given up | 300.0 s | 1.5 MB | 60 MB | none of 1 ms | 22 MB |",
-    ]
-
-
-def test_views_and_many_tables(figures):
-    saved = {"tables": 1000, "runs": 10_000, "rounds": 7, "views": [{"name": "advice", "median": 64.4, "longest": 1070.6, "processor": 60.0}]}
-    assert figures.views_lines(saved)[0].startswith("1,000 tables, ten of them large and bloated, and a history of 10,000 runs")
-    assert figures.views_lines(saved)[4:] == ["| advice | 64.4 ms | 1,070.6 ms |"]
-    saved = {"tables": 2000, "rows": 18_000, "ways": [{"way": "VACUUM", "PostgreSQL": [1.2, 1.5, 2.0], "pg_cyclone": [1.0, 1.0, 1.0]}]}
-    assert figures.tables_lines(saved)[4:] == ["| VACUUM | 1.50 s | 1.00 s | 1.50 (1.20–2.00) |"]
-
-
-def test_a_table_larger_than_memory(figures):
-    looks = (("core", 0, "auto", 4.0), ("core", 1, "auto", 2.0), ("pg_cyclone", 0, "auto", 1.8), ("pg_cyclone", 1, "off", 1.6), ("pg_cyclone", 1, "auto", 1.0))
-    runs = [{"contender": {"engine": engine, "workers": workers, "page_cache": setting}, "round": number, "seconds": seconds * number}
-            for engine, workers, setting, seconds in looks for number in (2, 1)]  # fmt: skip
-    one = {"scenario": {"about": "eight indexes"}, "rows": 1_000_000, "heap_bytes": 1 << 30, "index_bytes": 5 << 30, "runs": runs}
-    facts = {**CIRCUMSTANCES, "memory": "23.5 GB", "memory held": "16.4 GB, so that 3 GB were left for all else"}
-    kept = figures.keep_large({"circumstances": facts, "results": [one]})
-    assert figures.large_short_lines(kept)[2:] == ["| a table larger than memory, on a disk | 3.0 s | 1.1 × | 2.0 × |"]
-    lines = figures.large_lines(kept)
-    assert lines[0] == ("Eight indexes; 1,000,000 rows, 1,024 + 5,120 MB; memory 23.5 GB, held of it 16.4 GB, so that 3 GB were left for all else;"
-                        " medians of 2 rounds, and of the ratio in each:")  # fmt: skip
-    assert lines[4:] == [
-        "| PostgreSQL, `PARALLEL 0` | 6.0 | 0.50 × (0.50–0.50) |",
-        "| PostgreSQL, `PARALLEL 1` | 3.0 | 1.00 × (1.00–1.00) |",
-        "| pg_cyclone, `PARALLEL 0` | 2.7 | 1.11 × (1.11–1.11) |",
-        "| pg_cyclone, `PARALLEL 1` | 1.5 | 2.00 × (2.00–2.00) |",
-        "| pg_cyclone, `PARALLEL 1`, `cyclone.preserve_page_cache = off` | 2.4 | 1.25 × (1.25–1.25) |",
-    ]
-
-
-def test_postgresql_is_compared_as_it_does_it_best(figures):
-    runs = [{"engine": engine, "workers": workers, "round": number, "seconds": seconds * number, "phases": {}} for number in (1, 2, 3)
-            for engine, workers, seconds in (("core", 0, 4.0), ("core", 2, 2.0), ("pg_cyclone", 0, 1.0), ("pg_cyclone", 1, 0.5))]  # fmt: skip
-    saved = {"scenarios": [{"name": "full", "about": "VACUUM FULL", "rows": 50_000, "heap_bytes": 1 << 30, "index_bytes": 0, "runs": runs}]}
-    assert figures.vacuum_lines(saved)[2] == (
-        "| `full`: VACUUM FULL | 50,000 | 1,024 MB | 4.00 s, 2 workers | 2.00 s, 2.00 × (2.00–2.00) | 1.00 s, 4.00 × (4.00–4.00) |")  # fmt: skip
-
-
 def test_what_waits_for_a_result_gives_way_to_it(figures, tmp_path, monkeypatch):
     monkeypatch.setattr(figures, "TABLES", [figures.Table("page.md", "vacuum", "vacuum", figures.vacuum_lines)])
     monkeypatch.setattr(figures, "PICTURES", [])
@@ -157,36 +92,6 @@ def test_what_waits_for_a_result_gives_way_to_it(figures, tmp_path, monkeypatch)
     assert "the table vacuum" in figures.problems()[0]
     figures.write()
     assert figures.problems() == [] and "by hand" not in page.read_text() and "once saved" not in page.read_text()
-
-
-def test_audits_in_one_process_are_compared_with_none(figures):
-    saved = {"cases": [{"name": "no index", "none": 10.0, "least": 10.1, "most": 20.0}]}
-    assert figures.audit_lines(saved)[2:] == ["| no index | 10.0 ms | 1.0 % | 20.0 ms | 1.0 % |"]
-
-
-def test_harm_is_told_with_the_load(figures):
-    spread = {"low": 1, "median": 1.234, "high": 2}
-    point = {"title": "PostgreSQL, 200 a 2 ms", "curve": "PostgreSQL, budgets", "seconds": spread, "harm": {"95": spread, "99": spread}, "finished": True}
-    saved = {"rate": 450.0, "database_bytes": 787 << 20, "buffers": "196MB", "sizes": {"warehouses": 6}, "points": [point]}
-    lines = figures.latency_lines(saved)
-    assert lines[0].startswith("6 warehouses, 787 MB, 196MB of `shared_buffers`, 450 transactions a second")
-    auto = {**point, "title": "pg_cyclone, latency target auto", "seconds": {"median": 0.5}}
-    short = figures.latency_short_lines({**saved, "points": [auto, point, {**point, "title": "pg_cyclone, 200 a 2 ms"}]})
-    assert short[2:] == ["| cost limit 200 at 2 ms | 1.2 s, 1.23 × | 1.2 s, 1.23 × |", "| latency target auto |  | 0.5 s, 1.23 × |"]
-    assert lines[-1] == ("| PostgreSQL, `vacuum_cost_limit = 200`, `vacuum_cost_delay = 2ms` (autovacuum's default)"
-                         " | 1.2 (1.0–2.0) | 1.23 (1.00–2.00) | 1.23 (1.00–2.00) |")  # fmt: skip
-
-
-def test_a_budget_is_spelled_as_one_sets_it(figures):
-    assert figures.spelled("PostgreSQL, 400 a 2 ms") == "PostgreSQL, `vacuum_cost_limit = 400`, `vacuum_cost_delay = 2ms`"
-
-
-def test_summaries_of_guards(figures):
-    import guards
-
-    assert guards.summary("archiver", [[0, 100, 0, 0, True], [8, 50, 90, 0.4, True], [8.2, 0, 90, 0.4, False]]) == "the server went down after 8.0 s"
-    assert guards.summary("archiver", [[0, 100, 0, 0, True], [9, 66.6, 90, 0.4, True], [9.2, 67, 90, 1, False]]) == "9.0 s, at least 67 MB free"
-    assert guards.guard_of("standby", 3) == "max_replica_lag 3 s" and guards.guard_of("archiver", 0) == "no guard"
 
 
 def test_a_figure_that_was_typed_is_found(figures):

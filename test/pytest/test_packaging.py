@@ -16,7 +16,6 @@ import zipfile
 from pathlib import Path
 
 import pytest
-import yaml
 
 from cyclone_lab.postgres import REPO, as_server_user, find_or_fetch, program_env, program_path, run_program
 from cyclone_lab.versions import MAJORS
@@ -84,13 +83,6 @@ def test_the_archive_has_what_a_build_needs():
     assert {"test/sql/extension.sql", "test/expected/extension.out"} <= files  # for `make installcheck`
 
 
-def test_placeholders_of_addresses():
-    """SECURITY.md sends nobody to a placeholder."""
-    has_placeholder = ".invalid" in json.dumps(META["resources"])
-    assert has_placeholder == ("has no address\nyet" in (REPO / "SECURITY.md").read_text())
-    assert has_placeholder == (".invalid" in META["maintainer"])
-
-
 def text(name: str) -> str:
     return (REPO / name).read_text()
 
@@ -110,21 +102,6 @@ def test_debians_control_is_made_of_control_in():
     source, package, tools = text("debian/control.in").rstrip("\n").split("\n\n")
     packages = [package.replace("PGVERSION", str(major)) for major in MAJORS]
     assert text("debian/control") == "\n\n".join([source, *packages, tools]) + "\n"
-
-
-def test_debians_control_is_as_templates_have_it():
-    source, package, tools = stanzas("debian/control.in")
-    assert "architecture-is-64-bit <!pkg.postgresql.32-bit>" in source["Build-Depends"] and package["Architecture"].strip() == "any"
-    for field, needed in (("Depends", "postgresql:Depends"), ("Depends", "cyclone:Depends"), ("Breaks", "postgresql:Breaks")):
-        assert f"${{{needed}}}" in package[field]
-    assert tools["Architecture"].strip() == "all"
-    for line in text("debian/pg-cyclone-tools.install").splitlines():
-        assert (REPO / line.split()[0]).exists()
-    needed = {dependency.split(">=")[0].split("[")[0]: dependency.split(">=")[1] for dependency in console()["dependencies"]}
-    for name, version in needed.items():
-        assert f"python3-{name} (>= {version})" in tools["Depends"]
-        assert f"python3dist({name}) >= {version}" in text("packaging/pg_cyclone.spec")
-    assert f"python3 {console()['requires-python'].replace('>=', '>= ')} " in text("packaging/pg_cyclone.spec")
 
 
 def console() -> dict:
@@ -162,27 +139,6 @@ def test_versions_of_postgresql_that_are_named():
     assert META["prereqs"]["runtime"]["requires"]["PostgreSQL"] == f">= {MAJORS[0]}.0.0, < {MAJORS[-1] + 1}.0.0"
 
 
-def test_releases_of_debian_that_are_named():
-    """Pages name those in which `make check-debs` builds, and the one in which it tries pg_cyclone without installing it."""
-    [releases] = re.findall(r"^RELEASES = \((.*)\)$", text("scripts/check_packages.py"), re.MULTILINE)
-    names = {"trixie": "Debian 13", "sid": "Debian unstable", "bookworm": "Debian 12"}
-    assert [name.strip('"') for name in releases.split(", ")] == list(names)
-    page = " ".join(text("docs/packages.md").split())
-    assert all(name in page for name in names.values()) and "On Debian 12:" in text("docs/install.md") and "bare Debian 12" in text(".ci/run")
-
-
-def test_how_long_the_tests_take_is_said_alike():
-    told = {" ".join(re.findall(r"(\d+ to \d+) minutes on 2\s+(?:# )?cores", text(name))) for name in ("README.md", ".ci/run")}
-    assert len(told) == 1 and re.fullmatch(r"\d+ to \d+", *told), told
-
-
-def test_what_is_said_of_a_release_candidate(prefix, pg_major):
-    """The pages say so as long as that is what tests run on, and no longer."""
-    if pg_major == MAJORS[-1]:
-        is_candidate = bool(re.search(r"\d(rc|beta)\d", run_program(prefix, "pg_config", "--version").stdout))
-        assert ("tests run on its release candidate" in " ".join(text("docs/reliability.md").split())) == is_candidate
-
-
 def rpmspec(prefix: Path, *options: str) -> str:
     if not shutil.which("rpmspec"):
         pytest.xfail("NOT TESTED: there is no rpmspec here (Debian's package rpm)")
@@ -206,27 +162,6 @@ def test_the_rpms_spec(prefix, pg_major):
     assert names == [f"pg_cyclone_{pg_major}", "pg_cyclone-tools"]
     assert "llvmjit" in rpmspec(prefix, "--define=llvm 1", "--query")
     assert "with_llvm=no" in rpmspec(prefix, "--parse") and "with_llvm=yes" in rpmspec(prefix, "--define=llvm 1", "--parse")
-
-
-def test_a_server_with_llvm_needs_no_clang(prefix, tmp_path):
-    """Bitcode is built where there is the clang that the server was built with, and else it isn't asked for."""
-    pgxs, clang, script = tmp_path / "pgxs", tmp_path / "clang-of-the-server", tmp_path / "pg_config"
-    shutil.copytree(Path(run_program(prefix, "pg_config", "--pgxs").stdout.strip()).parents[2], pgxs)
-    settings = pgxs / "src/Makefile.global"
-    has = {"with_llvm": "yes", "CLANG": clang}
-    settings.write_text(re.sub(r"^(with_llvm|CLANG)\s*=.*", lambda found: f"{found[1]} = {has[found[1]]}", settings.read_text(), flags=re.MULTILINE))
-    script.write_text(f"#!/bin/sh\nif [ $1 = --pgxs ]; then echo {pgxs}/src/makefiles/pgxs.mk; else exec {program_path(prefix, 'pg_config')} $1; fi\n")
-    script.chmod(0o755)
-
-    def commands() -> str:
-        (tmp_path / "objects").mkdir(exist_ok=True)
-        command = ["make", "-n", "-C", tmp_path / "objects", "-f", REPO / "Makefile", f"PG_CONFIG={script}", "all"]
-        return subprocess.run(command, check=True, capture_output=True, text=True, env=program_env(prefix)).stdout
-
-    assert "pg_cyclone.so" in commands() and str(clang) not in commands()
-    clang.write_text("#!/bin/sh\n")
-    clang.chmod(0o755)
-    assert str(clang) in commands()
 
 
 @pytest.mark.full
@@ -267,19 +202,6 @@ def test_dockerfiles(name):
     assert '"postgresql-server-dev-${PG_MAJOR}=${PG_VERSION}"' in install
     [check] = [command for command in commands if "packaging/check-engine" in command]
     assert commands[-1] == check, "what is checked is what there will be"
-
-
-def test_the_cluster_of_cloudnativepg():
-    """What docs/packages.md has of it is YAML, preloads the library, and names an image of this version."""
-    [block] = re.findall(r"^```yaml\n(.*?)^```$", text("docs/packages.md"), re.MULTILINE | re.DOTALL)
-    spec = yaml.safe_load(block)["spec"]
-    server = spec["postgresql"]
-    [extension] = server["extensions"]
-    # names of a Cluster of postgresql.cnpg.io/v1, as its documentation of image volumes has them; a key that is none would be refused
-    assert (set(spec), set(server), set(extension), set(extension["image"])) == (
-        {"imageName", "postgresql"}, {"shared_preload_libraries", "extensions"}, {"name", "image"}, {"reference"})  # fmt: skip
-    assert server["shared_preload_libraries"] == ["pg_cyclone"] and re.fullmatch(r"[a-z0-9][a-z0-9_-]*", extension["name"])
-    assert extension["image"]["reference"].split("/")[-1].startswith(f"pg-cyclone:{META['version']}-")
 
 
 def check_engine(prefix: Path, *arguments: str) -> subprocess.CompletedProcess:
