@@ -329,8 +329,8 @@ COMMENT ON COLUMN autovacuum_details.engine_count IS 'How often pg_cyclone''s en
 COMMENT ON COLUMN autovacuum_details.server_count IS 'How often it was left to PostgreSQL''s own VACUUM, to the end';
 COMMENT ON COLUMN autovacuum_details.cancel_count IS 'How often the engine gave way: a session waited for a lock on the table, or a user cancelled it or terminated one of its parallel workers';
 COMMENT ON COLUMN autovacuum_details.error_count IS 'How often the engine failed, or a crash of the server came while it was at work';
-COMMENT ON COLUMN autovacuum_details.breaker_open IS 'Is the table left to PostgreSQL''s own VACUUM because the engine failed, or are all tables because of crashes?';
-COMMENT ON COLUMN autovacuum_details.breaker_until IS 'Until when the breaker is open; null if it is not, or until cyclone.autovacuum_reset()';
+COMMENT ON COLUMN autovacuum_details.breaker_open IS 'Is the table left to PostgreSQL''s own VACUUM because the engine or an audit failed, or are all tables because of crashes?';
+COMMENT ON COLUMN autovacuum_details.breaker_until IS 'Until when the breaker is open; null if it is not, or, after an audit, until cyclone.autovacuum_reset()';
 COMMENT ON COLUMN autovacuum_details.failures IS 'How often in a row the engine has failed';
 COMMENT ON COLUMN autovacuum_details.failed_with IS 'The last failure: an SQLSTATE, "crash" or "audit"; null if the engine was successful since';
 

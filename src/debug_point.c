@@ -32,6 +32,7 @@
 #define DEBUG_POINT_LOCK	51966
 
 int			cyclone_debug_batch_ms = 0;
+int			cyclone_debug_break_seconds = 0;
 int			cyclone_debug_btree_parts = 0;
 int			cyclone_debug_compaction_held = 0;
 int			cyclone_debug_compaction_visit = 0;
@@ -44,6 +45,7 @@ int			cyclone_debug_max_duties = 0;
 int			cyclone_debug_max_duty_tries = 0;
 int			cyclone_debug_max_free_mb = 0;
 int			cyclone_debug_max_pin_ms = 0;
+int			cyclone_debug_max_tables = 0;
 int			cyclone_debug_max_tree_pages = 0;
 int			cyclone_debug_cores = 1000;
 int			cyclone_debug_fed = 1000;
@@ -74,6 +76,10 @@ static const struct
 		"How long VACUUM (FULL INPLACE) moves rows in a transaction, in ms.",
 		"0 is as long as usual.",
 	&cyclone_debug_batch_ms, 0, INT_MAX, PGC_SUSET},
+	{"cyclone.debug_break_seconds",
+		"How long autovacuum leaves a table to PostgreSQL when the engine has failed on it for the first time, in s.",
+		"0 is as long as usual.",
+	&cyclone_debug_break_seconds, 0, 7 * 24 * 3600, PGC_SIGHUP},
 	{"cyclone.debug_btree_parts",
 		"Into how many parts VACUUM FULL divides each btree that it can.",
 		"0 is as many as there are processes, if that pays.",
@@ -130,6 +136,10 @@ static const struct
 		"How long a process waits for pinned pages of a table, in ms.",
 		"0 is as long as usual.",
 	&cyclone_debug_max_pin_ms, 0, INT_MAX, PGC_SUSET},
+	{"cyclone.debug_max_tables",
+		"How many tables the view cyclone.autovacuum remembers.",
+		"0 is the usual number.",
+	&cyclone_debug_max_tables, 0, 1000000, PGC_POSTMASTER},
 	{"cyclone.debug_max_tree_pages",
 		"From how many leaf pages on a posting tree of a GIN index is shared out.",
 		"0 is the usual number.",

@@ -18,6 +18,7 @@
 #ifdef CYCLONE_DEBUG_POINTS
 
 extern int	cyclone_debug_batch_ms;
+extern int	cyclone_debug_break_seconds;
 extern int	cyclone_debug_btree_parts;
 extern int	cyclone_debug_compaction_held;
 extern int	cyclone_debug_compaction_visit;
@@ -30,6 +31,7 @@ extern int	cyclone_debug_max_duty_tries;
 extern int	cyclone_debug_horizon_wait;
 extern int	cyclone_debug_max_free_mb;
 extern int	cyclone_debug_max_pin_ms;
+extern int	cyclone_debug_max_tables;
 extern int	cyclone_debug_max_tree_pages;
 extern int	cyclone_debug_cores;
 extern int	cyclone_debug_fed;

@@ -12,6 +12,7 @@
 #include "fmgr.h"
 #include "miscadmin.h"
 
+#include "autovacuum/table_log.h"
 #include "command/heap_seam.h"
 #include "command/utility_hook.h"
 #include "compaction/compaction.h"
@@ -54,6 +55,7 @@ _PG_init(void)
 	{
 		shared_memory_init();
 		history_init();
+		table_log_init();
 		latency_init();
 		own_worker_init();
 		leftovers_init();

@@ -27,8 +27,6 @@
 double		cyclone_audit = 0.01;
 bool		cyclone_autovacuum = true;
 int			cyclone_autovacuum_max_parallel_workers = 2;
-int			cyclone_autovacuum_max_tables = 5000;
-int			cyclone_autovacuum_retry_after = 3600;
 char	   *cyclone_databases = NULL;
 bool		cyclone_enabled = true;
 int			cyclone_history_size = 5000;
@@ -188,26 +186,6 @@ define_autovacuum_settings(void)
 							0, MAX_PARALLEL_WORKER_LIMIT,
 							PGC_SIGHUP,
 							0,
-							NULL, NULL, NULL);
-
-	DefineCustomIntVariable("cyclone.autovacuum_max_tables",
-							"How many tables the view cyclone.autovacuum remembers.",
-							NULL,
-							&cyclone_autovacuum_max_tables,
-							5000,
-							100, 1000000,
-							PGC_POSTMASTER,
-							0,
-							NULL, NULL, NULL);
-
-	DefineCustomIntVariable("cyclone.autovacuum_retry_after",
-							"How long autovacuum leaves a table to PostgreSQL's own VACUUM after pg_cyclone has failed on it.",
-							"Twice as long after each failure in a row, up to a week.",
-							&cyclone_autovacuum_retry_after,
-							3600,
-							1, 7 * 24 * 3600,
-							PGC_SIGHUP,
-							GUC_UNIT_S,
 							NULL, NULL, NULL);
 }
 

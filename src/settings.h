@@ -35,8 +35,6 @@ typedef enum PreservePageCache
 extern double cyclone_audit;	/* share of pages */
 extern bool cyclone_autovacuum;
 extern int	cyclone_autovacuum_max_parallel_workers;
-extern int	cyclone_autovacuum_max_tables;
-extern int	cyclone_autovacuum_retry_after; /* s */
 extern int	cyclone_check_disk_space;
 extern char *cyclone_databases; /* patterns: see scope.c */
 extern char *cyclone_delayed_standbys;

@@ -19,7 +19,6 @@
 #include "storage/lwlock.h"
 #include "storage/shmem.h"
 
-#include "autovacuum/running_notes.h"
 #include "autovacuum/table_log.h"
 #include "compaction/compaction.h"
 #include "guards/guards.h"
@@ -52,8 +51,7 @@ static const SharedPart parts[] = {
 	{own_worker_shmem_request, own_worker_shmem_init, NULL},
 	{leftovers_shmem_request, leftovers_shmem_init, leftovers_look_around},
 	{new_blocks_shmem_request, NULL, NULL},
-	{table_log_shmem_request, table_log_shmem_init, NULL},
-	{NULL, NULL, running_notes_read},	/* into the table log */
+	{table_log_shmem_request, table_log_shmem_init, table_log_load},
 	{degree_shmem_request, degree_shmem_init, NULL},
 	{compaction_shmem_request, compaction_shmem_init, NULL},
 };

@@ -60,7 +60,9 @@ SEVERAL_ROUNDS = re.compile(r"index scans: (?!0$|1$)\d+$", re.MULTILINE)
 TROUBLE = re.compile(r".*\] autovacuum worker (?:ERROR|PANIC):  .*")
 CANCELLATION = "canceling autovacuum task"
 NOTED = re.compile(r"an autovacuum by pg_cyclone of relation (\d+) in database (\d+) was interrupted by a crash")
-NOTE = struct.Struct("=2I2q2I")  # database, relation, end of its breaker, moment of the crash, failures, checksum
+NOTE = struct.Struct("=2Iq3I")  # database, relation, end of its breaker, failures, cause, checksum
+NOTES_HEADER = 16
+RUNNING, CRASH = 1, 2  # causes
 PATIENCE = 300
 
 
@@ -131,21 +133,21 @@ def turn_off(conn: psycopg.Connection, *, at_once: bool = False) -> None:
 
 def notes(cluster: Cluster) -> set[Key]:
     """Return the tables that the engine is vacuuming for autovacuum, by its notes on disk."""
-    return {key for key, breaker_until in _read_notes(cluster) if not breaker_until}
+    return _read_notes(cluster, RUNNING)
 
 
 def crash_breakers(cluster: Cluster) -> set[Key]:
     """Return the tables whose circuit breakers crashes had opened by the server's start, by its notes on disk."""
-    return {key for key, breaker_until in _read_notes(cluster) if breaker_until}
+    return _read_notes(cluster, CRASH)
 
 
-def _read_notes(cluster: Cluster) -> list[tuple[Key, int]]:
+def _read_notes(cluster: Cluster, what: int) -> set[Key]:
     file = cluster.data / "pg_cyclone" / "autovacuum"
     if not file.exists():
-        return []
-    data = file.read_bytes()
+        return set()
+    data = file.read_bytes()[NOTES_HEADER:]
     found = NOTE.iter_unpack(data[: len(data) // NOTE.size * NOTE.size])
-    return [(Key(database, relation), breaker_until) for database, relation, breaker_until, *_ in found if relation]
+    return {Key(database, relation) for database, relation, _, _, cause, checksum in found if checksum and cause == what}
 
 
 def in_rounds_by_the_server(log: str) -> set[str]:

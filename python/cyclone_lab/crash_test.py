@@ -74,7 +74,7 @@ ENDS = {
     "server killed": 4, "immediate shutdown": 1, "leader killed": 3, "worker killed": 3, "writer killed": 1, "another killed": 1,
 }  # fmt: skip
 WRITERS = 4
-RETRY_AFTER = (1, 3600)  # seconds, with autovacuum
+BREAK_SECONDS = (1, 3600)  # seconds, with autovacuum
 IN_AUTOVACUUM, LEFT_TO_SERVER = "crashes in an autovacuum by the engine", "tables left to the server after a crash"
 RETRIED = "tables taken by the engine again after a crash"
 TROUBLE = re.compile(
@@ -139,7 +139,7 @@ class CrashTest:
         if self.autovacuums:
             assert not autovacuum.notes(self.cluster), "a note is left over by a server that was stopped"
             self.noted = set()
-            chosen |= {**autovacuum.settings(rng, self.cluster.prefix), "cyclone.autovacuum_retry_after": rng.choice(RETRY_AFTER)}
+            chosen |= {**autovacuum.settings(rng, self.cluster.prefix), "cyclone.debug_break_seconds": rng.choice(BREAK_SECONDS)}
         else:
             # where autovacuum is a driver it is proved by whom a crash has interrupted
             chosen |= compaction.settings(rng)
@@ -283,7 +283,7 @@ class CrashTest:
         for key in self.noted:
             assert key in rows, f"a table that a crash found in the engine's hands is forgotten: {key}"
             row = rows[key]
-            if self.settings["cyclone.autovacuum_retry_after"] > 1:
+            if self.settings["cyclone.debug_break_seconds"] > 1:
                 assert row["breaker_open"] and row["failed_with"] == "crash" and not row["engine_count"], row
                 assert row["last_reason"] in (("circuit breaker", "crashes") if row["server_count"] else (None,)), row
                 self.done[LEFT_TO_SERVER] += row["server_count"] > 0

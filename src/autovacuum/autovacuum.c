@@ -76,7 +76,7 @@ static void fail_run(void *state);
 static void vacuum_by_server(Relation rel, compat_am_vacuum_params *params,
 							 BufferAccessStrategy strategy,
 							 RelationVacuum servers_vacuum);
-static void tell_breaker(const TableKey *key, const char *name, bool is_audits, TimestampTz until);
+static void tell_breaker(const char *name, bool is_audits, TimestampTz until);
 static void note_failure(const TableInHand *table);
 static bool is_in_a_hurry(Relation rel, const VacuumParams *params);
 static int	workers_in_a_hurry(Relation rel);
@@ -105,10 +105,7 @@ autovacuum_vacuum(Relation rel, compat_am_vacuum_params *params, BufferAccessStr
 	Assert(ActiveSnapshotSet());
 
 	if (reason == REASON_ENGINE && !running_notes_begin(&key, failures))
-	{
-		(void) table_log_end_trial(false);
 		reason = REASON_NO_NOTE;
-	}
 
 	if (reason == REASON_ENGINE)
 		vacuum_by_engine(rel, params, strategy, &key, &result);
@@ -184,8 +181,6 @@ static void
 end_run(void *state)
 {
 	running_notes_end();
-	if (table_log_end_trial(true))
-		running_notes_trial_went_well();
 	degree_release();
 }
 
@@ -194,7 +189,6 @@ static void
 fail_run(void *state)
 {
 	running_notes_end();
-	(void) table_log_end_trial(false);
 	degree_release();
 	note_failure(state);
 }
@@ -254,7 +248,7 @@ note_failure(const TableInHand *table)
 	is_audits = audit_has_failed();
 	until = table_log_failed(table->key, sqlerrcode, is_audits, table->result);
 	if (until != 0)
-		tell_breaker(table->key, table->name, is_audits, until);
+		tell_breaker(table->name, is_audits, until);
 }
 
 /*
@@ -271,31 +265,32 @@ autovacuum_audit_has_failed(const TableKey *key, const char *name)
 		return false;
 	until = table_log_failed(key, ERRCODE_DATA_CORRUPTED, true, NULL);
 	if (until != 0)
-		tell_breaker(key, name, true, until);
+		tell_breaker(name, true, until);
 	return true;
 }
 
 /*
  * tell_breaker
- *		Log that a table's breaker has opened, while an error is handled; and write a note
- *		if an audit has opened it.
+ *		Log that a table's breaker has opened, while an error is handled.
  */
 static void
-tell_breaker(const TableKey *key, const char *name, bool is_audits, TimestampTz until)
+tell_breaker(const char *name, bool is_audits, TimestampTz until)
 {
-	uint32		failures;
-
 	/*
 	 * The error itself comes next.  Sending a message serves interrupts, and
 	 * the end of the worker that raised the error would be another error.
 	 */
 	HOLD_INTERRUPTS();
-	ereport(LOG,
-			(errmsg("pg_cyclone has failed on table \"%s\": autovacuum leaves it to PostgreSQL's own VACUUM until %s",
-					name != NULL ? name : "?", timestamptz_to_str(until)),
-			 errhint("The function cyclone.autovacuum_reset() ends that.")));
-	if (is_audits && table_log_breaker_is_open(key, &failures))
-		running_notes_audit_failed(key, failures, until);
+	if (is_audits)
+		ereport(LOG,
+				(errmsg("an audit has failed on table \"%s\": it is left to PostgreSQL's own VACUUM from now on",
+						name != NULL ? name : "?"),
+				 errhint("The function cyclone.autovacuum_reset() ends that. Find out what has happened first.")));
+	else
+		ereport(LOG,
+				(errmsg("pg_cyclone has failed on table \"%s\": autovacuum leaves it to PostgreSQL's own VACUUM until %s",
+						name != NULL ? name : "?", timestamptz_to_str(until)),
+				 errhint("The function cyclone.autovacuum_reset() ends that.")));
 	RESUME_INTERRUPTS();
 }
 
@@ -312,14 +307,10 @@ pg_cyclone_autovacuum_reset(PG_FUNCTION_ARGS)
 
 	server_refuse_if_unfit("cyclone.autovacuum_reset()");
 	if (PG_ARGISNULL(0))
-	{
-		running_notes_forget(NULL);
 		PG_RETURN_INT64(table_log_forget(NULL));
-	}
 	for (int i = 0; i < lengthof(keys); i++)
 	{
 		keys[i].relid = PG_GETARG_OID(0);
-		running_notes_forget(&keys[i]);
 		forgotten += table_log_forget(&keys[i]);
 	}
 	PG_RETURN_INT64(forgotten);

@@ -3,23 +3,22 @@
  * table_log.c
  *	  The view cyclone.autovacuum, and the circuit breakers.
  *
- * A hash table in shared memory has an entry for each table that autovacuum
- * came to, the latest cyclone.autovacuum_max_tables of them.  It lasts until
- * the server is restarted or crashes, like a cache: an entry that it forgets is only
- * missing in the view.
+ * A hash table in shared memory has an entry for each table that autovacuum came to, the
+ * latest MAX_TABLES of them.  It lasts until the server is restarted or crashes: a table
+ * that it forgets is only missing in the view.
  *
- * A table's breaker opens when the engine has failed on it, unless the table is
- * damaged.  Then its next autovacuums are the server's until a time has passed, which
- * is twice as long after each failure in a row, or until a user resets it.  After a
- * crash running_notes.c says which tables were being vacuumed: their breakers open,
- * too, and those that earlier crashes or failed audits have opened stay open.
- * running_notes.c also opens a breaker for all tables after several crashes.  When its
- * time is over, one process at a time may try the engine on one table, until one
- * succeeds.
+ * A table's breaker opens when the engine has failed on it, unless the table is damaged,
+ * or has been at it in a crash.  Then PostgreSQL's VACUUM has the table for an hour, twice
+ * as long after each failure in a row, a week at most, or until a user resets it.  While
+ * several crashes have breakers open, all tables are PostgreSQL's, as there may be a
+ * thousand that crash the server in turn.  A failed audit opens a breaker for good: only a
+ * user closes it.
  *
- * Autovacuum workers call these functions where an error would end more than the work
- * on one table.  So none raises an error, but for the functions of the view.  The lock
- * is held for no longer than it takes to copy an entry, or to look for the oldest one.
+ * Breakers of crashes and audits outlast a restart (running_notes.c).  Those of audits go
+ * to standbys with the WAL, and so does their end (alarm_wal.c).
+ *
+ * Autovacuum workers call these functions where an error would end more than the work on
+ * one table.  So none raises an error, but for the functions of the view.
  *
  * Portions Copyright (c) 2026, the pg_cyclone developers
  *
@@ -38,19 +37,27 @@
 #include "utils/hsearch.h"
 #include "utils/tuplestore.h"
 
-#include "at_exit.h"
+#include "autovacuum/alarm_wal.h"
 #include "autovacuum/table_log.h"
 #include "compat.h"
+#include "debug_point.h"
 #include "declared_rows.h"
 #include "library.h"
-#include "settings.h"
 
 #define TRANCHE				"pg_cyclone autovacuum"
 #define AUTOVACUUM_COLUMNS	17
-/* A breaker is open for twice as long after each failure, up to this many times, */
-#define MAX_DOUBLINGS		20
-/* but never for longer than this, the maximum of the setting. */
+
+#define MAX_TABLES			DEBUG_LIMIT(max_tables, 5000)
+
+/* For how long a breaker is open, first and at most; each failure in a row doubles it. */
+#define FIRST_BREAK_MS		(DEBUG_LIMIT(break_seconds, 3600) * INT64CONST(1000))
 #define LONGEST_BREAK_MS	(7 * 24 * 3600 * INT64CONST(1000))
+#define MAX_DOUBLINGS		20
+
+/* While this many breakers are open by crashes, all tables are left to PostgreSQL. */
+#define CRASHES_FOR_ALL		3
+
+#define NO_PLACE			(-1)
 
 typedef struct TableEntry
 {
@@ -65,10 +72,10 @@ typedef struct TableEntry
 	double		last_seconds;
 	double		done_seconds;	/* of the last one that was not interrupted */
 	uint32		failures;		/* of the engine, in a row */
-	bool		crashed;		/* and was the last of them a crash? */
-	bool		audit_failed;	/* or was it an audit that failed? */
-	int			sqlerrcode;		/* or this error */
+	NoteCause	cause;			/* of the last one; 0: an error */
+	int			sqlerrcode;		/* which one */
 	TimestampTz breaker_until;	/* 0: closed */
+	int			place;			/* of its note on disk, or NO_PLACE */
 } TableEntry;
 
 /* in the order of AutovacuumReason */
@@ -78,29 +85,28 @@ static const char *const reason_names[] = {
 
 static HTAB *entries = NULL;
 static LWLock *lock = NULL;
-static LWLock *crashes_lock = NULL; /* of the notes on disk */
 
-/* The breaker for all tables, whatever theirs say */
+/* What holds for all tables */
 typedef struct AllTables
 {
 	pg_atomic_uint64 left_until;	/* to the server */
-	pg_atomic_uint32 on_trial;	/* when that is over: one at a time, until one
-								 * has been vacuumed */
-	pg_atomic_uint32 tried_by;	/* a process; 0: none */
-	pg_atomic_uint32 audits_failed; /* 1: one has, since the start; 0 saves a
-									 * lookup */
+	pg_atomic_uint32 has_alarms;	/* 1: an audit has failed, since the
+									 * start; 0 saves a lookup */
+	int			next_place;		/* of a breaker's note; under the lock */
 } AllTables;
 
 static AllTables *all = NULL;
 
-static void end_trial_at_exit(void);
-static TableEntry *enter(const TableKey *key);
-static void forget_oldest(void);
+static TableEntry *enter_table(const TableKey *key);
+static void forget_oldest_table(void);
+static void forget_table(TableEntry *entry);
 static void note_end(TableEntry *entry, const AutovacuumResult *result);
-static void note_failure(TableEntry *entry, int sqlerrcode, bool is_audits);
-static void note_crash(TableEntry *entry, uint32 failures);
-static TimestampTz open_breaker(TableEntry *entry);
-static void put_row(ReturnSetInfo *result, const TableEntry *entry);
+static void open_breaker(TableEntry *entry);
+static bool open_alarm(TableEntry *entry, RunningNote *note);
+static void replay_alarm(const TableKey *key, bool is_over);
+static bool take_over_note(RunningNote *note, TimestampTz now);
+static void judge_crashes(void);
+static void put_table(ReturnSetInfo *result, const TableEntry *entry);
 
 PG_FUNCTION_INFO_V1(pg_cyclone_autovacuum);
 
@@ -138,6 +144,13 @@ table_log_breaker_is_open(const TableKey *key, uint32 *failures)
 	return is_open;
 }
 
+/* table_log_all_are_left -- are all tables left to the server, after several crashes? */
+bool
+table_log_all_are_left(void)
+{
+	return (TimestampTz) pg_atomic_read_u64(&all->left_until) > GetCurrentTimestamp();
+}
+
 /*
  * table_log_done
  *		A table was vacuumed, for that reason by the engine or by PostgreSQL.
@@ -151,21 +164,21 @@ table_log_done(const TableKey *key, AutovacuumReason reason, const AutovacuumRes
 	Assert(reason <= REASON_NO_NOTE);
 
 	LWLockAcquire(lock, LW_EXCLUSIVE);
-	entry = enter(key);
+	entry = enter_table(key);
 	if (entry != NULL)
 	{
 		entry->last_reason = reason;
 		note_end(entry, result);
 		entry->done_seconds = entry->last_seconds;
-		if (reason == REASON_ENGINE)
-		{
+		if (reason != REASON_ENGINE)
+			entry->by_server++;
+		else
 			entry->by_engine++;
+		if (reason == REASON_ENGINE && entry->cause != NOTE_AUDIT)
+		{
 			entry->failures = 0;
-			entry->audit_failed = false;
 			entry->breaker_until = 0;
 		}
-		else
-			entry->by_server++;
 	}
 	LWLockRelease(lock);
 }
@@ -181,7 +194,7 @@ table_log_cancelled(const TableKey *key, const AutovacuumResult *result)
 	TableEntry *entry;
 
 	LWLockAcquire(lock, LW_EXCLUSIVE);
-	entry = enter(key);
+	entry = enter_table(key);
 	if (entry != NULL)
 	{
 		entry->last_reason = REASON_ENGINE;
@@ -204,9 +217,11 @@ table_log_failed(const TableKey *key, int sqlerrcode, bool is_audits,
 {
 	TableEntry *entry;
 	TimestampTz until = 0;
+	RunningNote note;
+	int			place = NO_PLACE;
 
 	LWLockAcquire(lock, LW_EXCLUSIVE);
-	entry = enter(key);
+	entry = enter_table(key);
 	if (entry != NULL)
 	{
 		if (result != NULL)
@@ -214,12 +229,74 @@ table_log_failed(const TableKey *key, int sqlerrcode, bool is_audits,
 			entry->last_reason = REASON_ENGINE;
 			note_end(entry, result);
 		}
-		note_failure(entry, sqlerrcode, is_audits);
-		if (is_audits || (sqlerrcode != ERRCODE_DATA_CORRUPTED && sqlerrcode != ERRCODE_INDEX_CORRUPTED))
-			until = open_breaker(entry);
+		entry->failed++;
+		entry->failures++;
+		if (is_audits)
+			place = open_alarm(entry, &note) ? entry->place : NO_PLACE;
+		else if (entry->cause != NOTE_AUDIT)
+		{
+			entry->cause = 0;
+			entry->sqlerrcode = sqlerrcode;
+			if (sqlerrcode != ERRCODE_DATA_CORRUPTED && sqlerrcode != ERRCODE_INDEX_CORRUPTED)
+				open_breaker(entry);
+		}
+		until = entry->breaker_until;
 	}
 	LWLockRelease(lock);
+	if (place != NO_PLACE)
+		running_notes_keep(place, &note);
+	if (is_audits)
+		alarm_wal_write(key, false);
 	return until;
+}
+
+/*
+ * open_alarm
+ *		An audit has failed on a table: open its breaker for good, and give it a place on
+ *		disk.  Returns whether the note is to be written there.
+ */
+static bool
+open_alarm(TableEntry *entry, RunningNote *note)
+{
+	Assert(LWLockHeldByMeInMode(lock, LW_EXCLUSIVE));
+
+	entry->cause = NOTE_AUDIT;
+	entry->breaker_until = DT_NOEND;
+	pg_atomic_write_u32(&all->has_alarms, 1);
+	if (entry->place == NO_PLACE && all->next_place < MAX_BREAKER_NOTES)
+		entry->place = all->next_place++;
+	*note = (RunningNote)
+	{
+		.key = entry->key,.until = DT_NOEND,.failures = entry->failures,.cause = NOTE_AUDIT
+	};
+	return entry->place != NO_PLACE;
+}
+
+/* replay_alarm -- the WAL has that an audit has failed on a table, or that this is over. */
+static void
+replay_alarm(const TableKey *key, bool is_over)
+{
+	TableEntry *entry;
+	RunningNote note;
+	int			place = NO_PLACE;
+
+	if (entries == NULL)
+		return;
+	if (is_over)
+	{
+		(void) table_log_forget(key);
+		return;
+	}
+	LWLockAcquire(lock, LW_EXCLUSIVE);
+	entry = enter_table(key);
+	if (entry != NULL && (entry->cause != NOTE_AUDIT || entry->failures == 0))
+	{
+		entry->failures++;
+		place = open_alarm(entry, &note) ? entry->place : NO_PLACE;
+	}
+	LWLockRelease(lock);
+	if (place != NO_PLACE)
+		running_notes_keep(place, &note);
 }
 
 /*
@@ -234,180 +311,13 @@ table_log_audit_has_failed(const TableKey *key)
 
 	Assert(all != NULL && !LWLockHeldByMe(lock));
 	Assert(OidIsValid(key->relid));
-	if (pg_atomic_read_u32(&all->audits_failed) == 0)
+	if (pg_atomic_read_u32(&all->has_alarms) == 0)
 		return false;
 	LWLockAcquire(lock, LW_SHARED);
 	entry = hash_search(entries, key, HASH_FIND, NULL);
-	has_failed = entry != NULL && entry->audit_failed && entry->breaker_until > GetCurrentTimestamp();
+	has_failed = entry != NULL && entry->breaker_until == DT_NOEND;
 	LWLockRelease(lock);
 	return has_failed;
-}
-
-/*
- * table_log_crashed
- *		The server crashed while the engine was vacuuming a table, on which it has now
- *		failed this often in a row.  Returns until when the table is left to the server.
- *		For the postmaster, at the start.
- */
-TimestampTz
-table_log_crashed(const TableKey *key, uint32 failures)
-{
-	TableEntry *entry;
-	TimestampTz until = 0;
-
-	Assert(!IsUnderPostmaster);
-	Assert(key != NULL && failures > 0);
-
-	LWLockAcquire(lock, LW_EXCLUSIVE);
-	entry = enter(key);
-	if (entry != NULL)
-	{
-		note_crash(entry, failures);
-		until = open_breaker(entry);
-	}
-	LWLockRelease(lock);
-	return until;
-}
-
-/*
- * table_log_reopen
- *		Open a table's breaker again, which an earlier crash or a failed audit has opened
- *		until then.  Returns until when it is open now, 0 if it is closed.  For the
- *		postmaster, at the start.
- */
-TimestampTz
-table_log_reopen(const TableKey *key, uint32 failures, bool is_audits, TimestampTz until)
-{
-	TimestampTz now = GetCurrentTimestamp();
-	TimestampTz latest = table_log_longest_break(now);
-	TableEntry *entry;
-
-	Assert(!IsUnderPostmaster);
-
-	if (until <= now)
-		return 0;
-	/* the clock may have been set back */
-	until = Min(until, latest);
-
-	LWLockAcquire(lock, LW_EXCLUSIVE);
-	entry = enter(key);
-	if (entry != NULL)
-	{
-		if (is_audits)
-		{
-			note_failure(entry, ERRCODE_DATA_CORRUPTED, true);
-			entry->failures = failures;
-		}
-		else
-			note_crash(entry, failures);
-		entry->breaker_until = Max(entry->breaker_until, until);
-	}
-	LWLockRelease(lock);
-	return until;
-}
-
-/* table_log_longest_break -- the latest end of a break that begins now, but for DT_NOEND. */
-TimestampTz
-table_log_longest_break(TimestampTz now)
-{
-	return TimestampTzPlusMilliseconds(now, LONGEST_BREAK_MS);
-}
-
-/* table_log_break_until -- the end of a break that begins now, after this many failures in a row. */
-TimestampTz
-table_log_break_until(uint32 failures)
-{
-	int64		ms = (int64) cyclone_autovacuum_retry_after * 1000;
-
-	ms <<= Min(Max(failures, 1) - 1, MAX_DOUBLINGS);
-	return TimestampTzPlusMilliseconds(GetCurrentTimestamp(), Min(ms, LONGEST_BREAK_MS));
-}
-
-/*
- * table_log_lock_crashes
- *		Lock the notes on disk.  A process that reads notes and then changes them does both
- *		between this and table_log_unlock_crashes.
- */
-void
-table_log_lock_crashes(void)
-{
-	Assert(!LWLockHeldByMe(crashes_lock));
-	LWLockAcquire(crashes_lock, LW_EXCLUSIVE);
-}
-
-/* table_log_unlock_crashes -- see table_log_lock_crashes. */
-void
-table_log_unlock_crashes(void)
-{
-	Assert(LWLockHeldByMe(crashes_lock));
-	LWLockRelease(crashes_lock);
-}
-
-/*
- * table_log_leave_all
- *		Leave all tables to the server until then, as it crashed several times; afterwards
- *		all but one at a time, until the engine has vacuumed one.  For the postmaster, at
- *		the start.
- */
-void
-table_log_leave_all(TimestampTz until)
-{
-	Assert(!IsUnderPostmaster);
-	Assert(until > 0);
-
-	pg_atomic_write_u64(&all->left_until, until);
-	pg_atomic_write_u32(&all->on_trial, 1);
-}
-
-/*
- * table_log_all_are_left
- *		Are all tables left to the server?  If not, this may begin a trial: the caller calls
- *		table_log_end_trial when the table is done, or isn't the engine's after all.
- */
-bool
-table_log_all_are_left(void)
-{
-	uint32		nobody = 0;
-
-	if ((TimestampTz) pg_atomic_read_u64(&all->left_until) > GetCurrentTimestamp())
-		return true;
-	if (pg_atomic_read_u32(&all->on_trial) == 0)
-		return false;
-	/* first, as the process may end here: then it would have a trial for ever */
-	at_exit(end_trial_at_exit);
-	return !pg_atomic_compare_exchange_u32(&all->tried_by, &nobody, MyProcPid);
-}
-
-/* end_trial_at_exit -- the process ends in a trial. */
-static void
-end_trial_at_exit(void)
-{
-	(void) table_log_end_trial(false);
-}
-
-/* table_log_all_may_be_left -- are they, or may only one at a time be tried?  Begins no trial. */
-bool
-table_log_all_may_be_left(void)
-{
-	return (TimestampTz) pg_atomic_read_u64(&all->left_until) > GetCurrentTimestamp() ||
-		pg_atomic_read_u32(&all->on_trial) != 0;
-}
-
-/*
- * table_log_end_trial
- *		End this process's trial, if it has one: now another process may try, or all may if
- *		it went well.  Returns true in this last case.
- */
-bool
-table_log_end_trial(bool went_well)
-{
-	uint32		me = MyProcPid;
-	bool		ends = went_well && pg_atomic_read_u32(&all->tried_by) == me;
-
-	if (ends)
-		pg_atomic_write_u32(&all->on_trial, 0);
-	(void) pg_atomic_compare_exchange_u32(&all->tried_by, &me, 0);
-	return ends;
 }
 
 /*
@@ -434,8 +344,7 @@ table_log_last_seconds(const TableKey *key, double *seconds)
 /*
  * table_log_forget
  *		Forget about a table, or about all of them if key is NULL.  That closes their
- *		breakers, and with NULL the one for all tables.  Returns how many entries there
- *		were.
+ *		breakers, here, on disk and on standbys.  Returns how many entries there were.
  */
 int64
 table_log_forget(const TableKey *key)
@@ -447,85 +356,87 @@ table_log_forget(const TableKey *key)
 	Assert(entries != NULL && !LWLockHeldByMe(lock));
 
 	LWLockAcquire(lock, LW_EXCLUSIVE);
-	if (key != NULL)
-		forgotten = hash_search(entries, key, HASH_REMOVE, NULL) != NULL;
-	else
-	{
-		pg_atomic_write_u64(&all->left_until, 0);
-		pg_atomic_write_u32(&all->on_trial, 0);
-		hash_seq_init(&scan, entries);
-		while ((entry = hash_seq_search(&scan)) != NULL)
+	hash_seq_init(&scan, entries);
+	/* the scan allows it to remove the entry that it has just returned */
+	while ((entry = hash_seq_search(&scan)) != NULL)
+		if (key == NULL || memcmp(key, &entry->key, sizeof(TableKey)) == 0)
 		{
-			/*
-			 * the scan allows it to remove the entry that it has just
-			 * returned
-			 */
-			hash_search(entries, &entry->key, HASH_REMOVE, NULL);
+			forget_table(entry);
 			forgotten++;
 		}
-	}
+	judge_crashes();
 	LWLockRelease(lock);
+	/* also if there was none: a standby may have one */
+	alarm_wal_write(key, true);
 	return forgotten;
 }
 
+/* forget_table -- remove an entry, and its note; no file is read, so this is for a moment only. */
+static void
+forget_table(TableEntry *entry)
+{
+	Assert(LWLockHeldByMeInMode(lock, LW_EXCLUSIVE));
+
+	if (entry->place != NO_PLACE)
+		running_notes_keep(entry->place, NULL);
+	hash_search(entries, &entry->key, HASH_REMOVE, NULL);
+}
+
 /*
- * enter
+ * enter_table
  *		Find a table's entry, or make one, and mark it as the latest.
  *
  * Holds the lock exclusively.  NULL if there is no memory, not even by
  * forgetting others.
  */
 static TableEntry *
-enter(const TableKey *key)
+enter_table(const TableKey *key)
 {
 	TableEntry *entry;
 
-	Assert(LWLockHeldByMeInMode(lock, LW_EXCLUSIVE));
+	Assert(!IsUnderPostmaster || LWLockHeldByMeInMode(lock, LW_EXCLUSIVE));
 	Assert(OidIsValid(key->relid));
 
 	entry = hash_search(entries, key, HASH_FIND, NULL);
 	if (entry == NULL)
 	{
-		if (hash_get_num_entries(entries) >= cyclone_autovacuum_max_tables)
-			forget_oldest();
+		if (hash_get_num_entries(entries) >= MAX_TABLES)
+			forget_oldest_table();
 		entry = hash_search(entries, key, HASH_ENTER_NULL, NULL);
 		if (entry == NULL)
 			return NULL;
 		memset((char *) entry + sizeof(TableKey), 0, sizeof(TableEntry) - sizeof(TableKey));
+		entry->place = NO_PLACE;
 	}
 	entry->touched = GetCurrentTimestamp();
 	return entry;
 }
 
 /*
- * forget_oldest
- *		Make room for an entry; those with an open breaker are forgotten last.
+ * forget_oldest_table
+ *		Make room for an entry.  The one whose breaker closes first goes, and that of the
+ *		oldest turn if several are closed.
  */
 static void
-forget_oldest(void)
+forget_oldest_table(void)
 {
 	HASH_SEQ_STATUS scan;
 	TableEntry *entry,
 			   *oldest = NULL;
 	TimestampTz now = GetCurrentTimestamp();
-	TableKey	key;
-
-	Assert(LWLockHeldByMeInMode(lock, LW_EXCLUSIVE));
 
 	hash_seq_init(&scan, entries);
 	while ((entry = hash_seq_search(&scan)) != NULL)
 	{
-		bool		is_open = entry->breaker_until > now;
-		bool		oldest_is_open = oldest != NULL && oldest->breaker_until > now;
-
-		if (oldest == NULL ||
-			(is_open == oldest_is_open ? entry->touched < oldest->touched : oldest_is_open))
+		if (entry->breaker_until < now)
+			entry->breaker_until = 0;
+		if (oldest == NULL || entry->breaker_until < oldest->breaker_until ||
+			(entry->breaker_until == oldest->breaker_until && entry->touched < oldest->touched))
 			oldest = entry;
 	}
-	if (oldest == NULL)
-		return;
-	key = oldest->key;
-	hash_search(entries, &key, HASH_REMOVE, NULL);
+	/* there is no room for another alarm than these, which are thousands */
+	if (oldest != NULL && oldest->breaker_until != DT_NOEND)
+		forget_table(oldest);
 }
 
 /* note_end -- note the result of a vacuum that ends now. */
@@ -538,35 +449,121 @@ note_end(TableEntry *entry, const AutovacuumResult *result)
 	entry->last_seconds = (double) (GetCurrentTimestamp() - result->start) / USECS_PER_SEC;
 }
 
-/* note_failure -- the engine's vacuum has failed with this error, which is an audit's or not. */
+/* open_breaker -- leave a table to the server for a time, by its number of failures. */
 static void
-note_failure(TableEntry *entry, int sqlerrcode, bool is_audits)
-{
-	entry->failed++;
-	entry->failures++;
-	entry->crashed = false;
-	entry->audit_failed = is_audits;
-	entry->sqlerrcode = sqlerrcode;
-	if (is_audits)
-		pg_atomic_write_u32(&all->audits_failed, 1);
-}
-
-/* note_crash -- the last of this many failures in a row was a crash. */
-static void
-note_crash(TableEntry *entry, uint32 failures)
-{
-	entry->failed++;
-	entry->failures = failures;
-	entry->crashed = true;
-	entry->audit_failed = false;
-}
-
-/* open_breaker -- leave a table to the server for a time; returns its end. */
-static TimestampTz
 open_breaker(TableEntry *entry)
 {
-	entry->breaker_until = table_log_break_until(entry->failures);
-	return entry->breaker_until;
+	int64		ms = FIRST_BREAK_MS << Min(entry->failures - 1, MAX_DOUBLINGS);
+
+	Assert(entry->failures > 0);
+	entry->breaker_until = TimestampTzPlusMilliseconds(GetCurrentTimestamp(),
+													   Min(ms, LONGEST_BREAK_MS));
+}
+
+/*
+ * table_log_load
+ *		Open the breakers of all tables that are noted on disk.  For the postmaster, at the
+ *		start; a single-user server leaves them to the next one that has autovacuum.
+ */
+void
+table_log_load(void)
+{
+	TimestampTz now = GetCurrentTimestamp();
+	RunningNote *notes;
+	int			nnotes;
+	int			nkept = 0;
+
+	if (!IsPostmasterEnvironment || IsUnderPostmaster)
+		return;
+	nnotes = running_notes_read(&notes);
+	for (int i = 0; i < nnotes && nkept < MAX_BREAKER_NOTES; i++)
+		if (OidIsValid(notes[i].key.relid) && take_over_note(&notes[i], now))
+			notes[nkept++] = notes[i];
+	all->next_place = nkept;
+	running_notes_replace(notes, nkept);
+	if (notes != NULL)
+		pfree(notes);
+	judge_crashes();
+	if (table_log_all_are_left())
+		ereport(LOG,
+				(errmsg("autovacuum leaves all tables to PostgreSQL's own VACUUM until %s",
+						timestamptz_to_str((TimestampTz) pg_atomic_read_u64(&all->left_until))),
+				 errdetail("The server has crashed while pg_cyclone was vacuuming several tables for autovacuum."),
+				 errhint("The function cyclone.autovacuum_reset() ends that.")));
+}
+
+/*
+ * take_over_note
+ *		Open the breaker of a note's table, which gets the next place on disk, and change
+ *		the note to that of this breaker.  Returns false if there is none, or the table has
+ *		one.
+ */
+static bool
+take_over_note(RunningNote *note, TimestampTz now)
+{
+	TableEntry *entry;
+
+	if (note->cause == NOTE_RUNNING)
+		ereport(LOG,
+				(errmsg("an autovacuum by pg_cyclone of relation %u in database %u was interrupted by a crash",
+						note->key.relid, note->key.database),
+				 errdetail("PostgreSQL's own VACUUM processes it next.")));
+	else if (note->until <= now)
+		return false;
+	entry = enter_table(&note->key);
+	if (entry == NULL || entry->place != NO_PLACE)
+		return false;
+	entry->failed = 1;
+	entry->failures = note->cause == NOTE_RUNNING ? note->failures + 1 : note->failures;
+	if (note->cause == NOTE_AUDIT)
+	{
+		(void) open_alarm(entry, note);
+		return true;
+	}
+	entry->cause = NOTE_CRASH;
+	if (note->cause == NOTE_RUNNING)
+		open_breaker(entry);
+	else
+	{
+		/* the clock may have been set back */
+		TimestampTz latest = TimestampTzPlusMilliseconds(now, LONGEST_BREAK_MS);
+
+		entry->breaker_until = Min(note->until, latest);
+	}
+	entry->place = all->next_place++;
+	note->until = entry->breaker_until;
+	note->failures = entry->failures;
+	note->cause = NOTE_CRASH;
+	return true;
+}
+
+/*
+ * judge_crashes
+ *		Leave all tables to the server for as long as several have breakers that a crash has
+ *		opened.
+ */
+static void
+judge_crashes(void)
+{
+	TimestampTz latest[CRASHES_FOR_ALL] = {0};	/* the latest ends, in order */
+	HASH_SEQ_STATUS scan;
+	TableEntry *entry;
+
+	hash_seq_init(&scan, entries);
+	while ((entry = hash_seq_search(&scan)) != NULL)
+	{
+		TimestampTz until = entry->cause == NOTE_CRASH ? entry->breaker_until : 0;
+
+		for (int i = 0; i < CRASHES_FOR_ALL; i++)
+			if (until > latest[i])
+			{
+				TimestampTz next = latest[i];
+
+				latest[i] = until;
+				until = next;
+			}
+	}
+	pg_atomic_write_u64(&all->left_until, latest[CRASHES_FOR_ALL - 1]);
 }
 
 /*
@@ -589,25 +586,25 @@ pg_cyclone_autovacuum(PG_FUNCTION_ARGS)
 		return (Datum) 0;
 
 	/* rows are made without the lock */
-	copies = palloc_array(TableEntry, cyclone_autovacuum_max_tables);
+	copies = palloc_array(TableEntry, MAX_TABLES);
 	LWLockAcquire(lock, LW_SHARED);
 	hash_seq_init(&scan, entries);
 	while ((entry = hash_seq_search(&scan)) != NULL)
 	{
-		Assert(ncopies < cyclone_autovacuum_max_tables);
+		Assert(ncopies < MAX_TABLES);
 		copies[ncopies++] = *entry;
 	}
 	LWLockRelease(lock);
 
 	for (int i = 0; i < ncopies; i++)
-		put_row(result, &copies[i]);
+		put_table(result, &copies[i]);
 	pfree(copies);
 	return (Datum) 0;
 }
 
-/* put_row -- a row of the view. */
+/* put_table -- a row of the view. */
 static void
-put_row(ReturnSetInfo *result, const TableEntry *entry)
+put_table(ReturnSetInfo *result, const TableEntry *entry)
 {
 	Datum		values[AUTOVACUUM_COLUMNS] = {0};
 	bool		nulls[AUTOVACUUM_COLUMNS] = {0};
@@ -650,8 +647,8 @@ put_row(ReturnSetInfo *result, const TableEntry *entry)
 
 	values[column++] = Int32GetDatum(entry->failures);
 	nulls[column] = entry->failures == 0;
-	values[column++] = CStringGetTextDatum(entry->crashed ? "crash" :
-										   entry->audit_failed ? "audit" : unpack_sql_state(entry->sqlerrcode));
+	values[column++] = CStringGetTextDatum(entry->cause == NOTE_CRASH ? "crash" :
+										   entry->cause == NOTE_AUDIT ? "audit" : unpack_sql_state(entry->sqlerrcode));
 	values[column++] = BoolGetDatum(is_open);
 	/* clients stumble over infinity */
 	nulls[column] = !is_open || until == DT_NOEND;
@@ -661,14 +658,21 @@ put_row(ReturnSetInfo *result, const TableEntry *entry)
 	tuplestore_putvalues(result->setResult, result->setDesc, values, nulls);
 }
 
+/* table_log_init -- see table_log.h. */
+void
+table_log_init(void)
+{
+	alarm_wal_init(replay_alarm);
+}
+
 /* table_log_shmem_request -- how much shared memory we need. */
 void
 table_log_shmem_request(void)
 {
 	StaticAssertStmt(lengthof(reason_names) == REASON_NO_NOTE + 1, "a reason has no name");
-	RequestAddinShmemSpace(hash_estimate_size(cyclone_autovacuum_max_tables, sizeof(TableEntry)));
+	RequestAddinShmemSpace(hash_estimate_size(MAX_TABLES, sizeof(TableEntry)));
 	RequestAddinShmemSpace(sizeof(AllTables));
-	RequestNamedLWLockTranche(TRANCHE, 2);
+	RequestNamedLWLockTranche(TRANCHE, 1);
 }
 
 /* table_log_shmem_init -- make it, or find it. */
@@ -683,16 +687,14 @@ table_log_shmem_init(void)
 
 	Assert(LWLockHeldByMe(AddinShmemInitLock));
 
-	entries = compat_shmem_hash("pg_cyclone autovacuum", cyclone_autovacuum_max_tables,
+	entries = compat_shmem_hash("pg_cyclone autovacuum", MAX_TABLES,
 								&info, HASH_ELEM | HASH_BLOBS);
 	all = ShmemInitStruct("pg_cyclone autovacuum crashes", sizeof(AllTables), &found);
 	if (!found)
 	{
 		pg_atomic_init_u64(&all->left_until, 0);
-		pg_atomic_init_u32(&all->on_trial, 0);
-		pg_atomic_init_u32(&all->tried_by, 0);
-		pg_atomic_init_u32(&all->audits_failed, 0);
+		pg_atomic_init_u32(&all->has_alarms, 0);
+		all->next_place = 0;
 	}
 	lock = &GetNamedLWLockTranche(TRANCHE)[0].lock;
-	crashes_lock = &GetNamedLWLockTranche(TRANCHE)[1].lock;
 }

@@ -13,12 +13,7 @@
 #include "utils/rel.h"
 #include "utils/timestamp.h"
 
-/* A table, in all databases */
-typedef struct TableKey
-{
-	Oid			database;		/* InvalidOid: a shared catalog */
-	Oid			relid;
-} TableKey;
+#include "autovacuum/running_notes.h"
 
 /* The VACUUM that a table gets, and if it isn't the engine's, why; in the order of
 reason_names */
@@ -28,7 +23,7 @@ typedef enum AutovacuumReason
 	REASON_OFF,					/* cyclone.autovacuum is off, or
 								 * cyclone.enabled */
 	REASON_NOT_LISTED,			/* by cyclone.databases or cyclone.tables */
-	REASON_BREAKER,				/* the engine failed lately */
+	REASON_BREAKER,				/* the engine failed lately, or an audit */
 	REASON_CRASHES,				/* the server crashed several times lately */
 	REASON_NO_NOTE,				/* no note could be written for the case of a
 								 * crash */
@@ -43,46 +38,31 @@ typedef struct AutovacuumResult
 	int			workers;
 } AutovacuumResult;
 
+/*
+ * For the postmaster: while the library is preloaded, when shared memory is made, and when
+ * it is there.
+ */
+extern void table_log_init(void);
 extern void table_log_shmem_request(void);
 extern void table_log_shmem_init(void);
+extern void table_log_load(void);
 
 /*
  * A table's turns.  These are called where an error is handled, too: none raises an error,
- * and none waits for more than a lock that is held for a moment.  *failures is how often in
- * a row the engine has failed; times are when a break ends, 0 if there is none.
+ * and none waits for more than a lock that is held for a moment, but for a disk where an
+ * audit has failed.  *failures is how often in a row the engine has failed;
+ * table_log_failed returns when a break ends, 0 if there is none, DT_NOEND if a person has
+ * to end it.
  */
 extern TableKey table_log_key(Relation rel);
 extern bool table_log_breaker_is_open(const TableKey *key, uint32 *failures);
+extern bool table_log_all_are_left(void);
 extern void table_log_done(const TableKey *key, AutovacuumReason reason,
 						   const AutovacuumResult *result);
 extern void table_log_cancelled(const TableKey *key, const AutovacuumResult *result);
 extern TimestampTz table_log_failed(const TableKey *key, int sqlerrcode, bool is_audits,
 									const AutovacuumResult *result);
 extern bool table_log_audit_has_failed(const TableKey *key);
-
-/*
- * For the postmaster at its start, which reads the notes on disk: what crashes and audits
- * have left, and how long a break would last that begins now.
- */
-extern TimestampTz table_log_crashed(const TableKey *key, uint32 failures);
-extern TimestampTz table_log_reopen(const TableKey *key, uint32 failures, bool is_audits,
-									TimestampTz until);
-extern TimestampTz table_log_break_until(uint32 failures);
-extern TimestampTz table_log_longest_break(TimestampTz now);
-
-/* A lock on the notes on disk, held while one is read and changed; no error in between. */
-extern void table_log_lock_crashes(void);
-extern void table_log_unlock_crashes(void);
-
-/*
- * The breaker for all tables.  table_log_leave_all is for the postmaster at its start.  If
- * table_log_all_are_left says no, the caller may have begun a trial, and calls
- * table_log_end_trial in any case.
- */
-extern void table_log_leave_all(TimestampTz until);
-extern bool table_log_all_are_left(void);
-extern bool table_log_all_may_be_left(void);
-extern bool table_log_end_trial(bool went_well);
 
 /* For any session; table_log_forget closes breakers.  No errors. */
 extern bool table_log_last_seconds(const TableKey *key, double *seconds);

@@ -164,7 +164,7 @@ pg_cyclone_compaction_verdict(PG_FUNCTION_ARGS)
 	facts.min_size = policy.min_size;
 	facts.is_left = is_left(key.relid, facts.bytes >= facts.min_size);
 	facts.window_is_valid = window->is_valid;
-	facts.breaker_is_open = table_log_breaker_is_open(&key, &failures) || table_log_all_may_be_left();
+	facts.breaker_is_open = table_log_breaker_is_open(&key, &failures) || table_log_all_are_left();
 	facts.rows = PG_ARGISNULL(2) ? 0 : Max(PG_GETARG_FLOAT4(2), 0);
 	facts.changes = PG_ARGISNULL(3) ? 0 : (double) PG_GETARG_INT64(3);
 	facts.threshold = policy.threshold;

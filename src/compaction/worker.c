@@ -62,6 +62,7 @@
 #include "utils/timestamp.h"
 
 #include "autovacuum/running_notes.h"
+#include "autovacuum/table_log.h"
 #include "bloat/bloat.h"
 #include "compaction/compaction.h"
 #include "compaction/decision.h"

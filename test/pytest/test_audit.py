@@ -658,7 +658,7 @@ def test_number_of_reports_is_bounded(new_cluster):
 
 @pytest.mark.once
 def test_breaker_outlasts_restart_and_crash(new_cluster):
-    """Until its time is over, or a user resets it, for one table or for all."""
+    """Until a user resets it, for one table or for all."""
     own = new_cluster(autovacuum="off")
     own.sql("CREATE DATABASE d")
     with own.connect("d") as conn:
@@ -693,7 +693,7 @@ def test_breaker_outlasts_restart_and_crash(new_cluster):
         conn.execute("SELECT cyclone.autovacuum_reset()")
     names = set()
     own.restart()
-    assert left() == names and not (own.data / "pg_cyclone" / "audits").exists()
+    assert left() == names
     with own.connect("d") as conn:
         conn.execute("CREATE EXTENSION pg_visibility; CREATE EXTENSION amcheck; CREATE EXTENSION pageinspect")
         checks.assert_clean(conn, "t", "u")

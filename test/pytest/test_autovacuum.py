@@ -22,6 +22,7 @@ from cyclone_lab.background import DEBUG_POINT_LOCK, PATIENCE_SECONDS, Backgroun
 from cyclone_lab.cluster import Cluster
 from cyclone_lab.log_reports import REPORT
 from cyclone_lab.postgres import hand_over
+from test_seam import said
 
 NEVER = 1_000_000_000
 AUTOVACUUM = {
@@ -520,7 +521,7 @@ def test_small_tables_in_a_hurry(own):
 
 def test_a_thousand_small_tables(own):
     """Each is vacuumed once, by the engine and without workers, and nothing of it is done twice."""
-    auto = own(**{"cyclone.autovacuum_max_tables": 2000})
+    auto = own()
     options = ", ".join(f"{option} = {value}" for option, value in TABLE_OPTIONS.items())
     names = [f"t{i}" for i in range(1000)]
     for name in names:
@@ -754,150 +755,9 @@ def test_many_tables_that_are_the_servers_end(own):
     checks.assert_clean(auto.conn, *names)
 
 
-def left_until(auto) -> list[str]:
-    """Until when all tables were left to the server, each time."""
-    return re.findall(r"leaves all tables to PostgreSQL's own VACUUM until (.*)", auto.log)
-
-
-def write_note_of_all(auto, times: int, crashed_days_ago: float, until_days_ago: float | None) -> None:
-    """Have the notes on disk say that all tables were left `times` times to the server (None: a trial went well). Ends the server."""
-    auto.conn.close()
-    auto.cluster.stop()
-
-    def timestamp(days_ago: float) -> int:
-        return int((time.time() - days_ago * 86400 - 946684800) * 1_000_000)
-
-    until = 1 if until_days_ago is None else timestamp(until_days_ago)
-    note = struct.pack("=IIqqI", 0, 1, until, timestamp(crashed_days_ago), times)
-    crc = 0xFFFFFFFF
-    for byte in note:
-        crc ^= byte
-        for _ in range(8):
-            crc = crc >> 1 ^ (0x82F63B78 if crc & 1 else 0)
-    path = auto.cluster.data / "pg_cyclone" / "autovacuum"
-    path.parent.mkdir(exist_ok=True)
-    hand_over(path.parent)
-    path.write_bytes(note + struct.pack("=I", crc ^ 0xFFFFFFFF))
-    hand_over(path)
-    auto.cluster.start()
-    auto.reconnect()
-
-
-def seconds_left(auto) -> float:
-    """How long all tables are left to the server by the last line of the log about it."""
-    [(seconds,)] = auto.sql("SELECT extract(epoch FROM %s::timestamptz - clock_timestamp())::float8", [left_until(auto)[-1]])
-    return seconds
-
-
-def test_the_breaker_of_all_tables_backs_off(own):
-    """When its time is over one table is tried. If that is a crash, all are left for twice as long; if not, none is, but the next
-    crash counts at once."""
-    auto = own(**{"cyclone.autovacuum_retry_after": 600})
-    names = ("w", "x", "y")
-    for name in names:
-        auto.make_table(name, parallel_workers=0)
-    write_note_of_all(auto, 1, crashed_days_ago=0.1, until_days_ago=-1)
-    make_dead_again(auto, "y")
-    row = auto.vacuum("y", by="server")
-    assert (row["last_reason"], row["breaker_open"], row["failures"]) == ("crashes", True, 0)
-    [(seconds,)] = auto.sql("SELECT extract(epoch FROM %s - clock_timestamp())::float8", [row["breaker_until"]])
-    assert 80000 < seconds <= 86400
-    write_note_of_all(auto, 1, crashed_days_ago=0.1, until_days_ago=0.01)
-    make_dead_again(auto, "w")
-    crash(auto, "w")
-    assert 600 < seconds_left(auto) <= 1200
-    write_note_of_all(auto, 2, crashed_days_ago=0.1, until_days_ago=0.01)
-    make_dead_again(auto, "x", "y")
-    with auto.parked("x", processes=1):  # the trial
-        assert auto.vacuum("y", by="server")["last_reason"] == "crashes"
-    wait_until(lambda: auto.count("engine_count", "x") == 1, "the end of the trial")
-    make_dead_again(auto, "y")
-    assert auto.vacuum("y")["failures"] == 0
-    make_dead_again(auto, "y")
-    auto.forget_log()
-    crash(auto, "y")
-    assert 1200 < seconds_left(auto) <= 2400
-    assert auto.sql("SELECT cyclone.autovacuum_reset() > 0") == [(True,)]
-    make_dead_again(auto, "x")
-    assert auto.vacuum("x")["failures"] == 0
-    checks.assert_clean(auto.conn, *names)
-
-
-@pytest.mark.once
-def test_a_trial_that_ends_before_it_has_begun_is_not_the_last(own):
-    """As other libraries have used up the places for what a process does at its end. Here that is an error, and not the process's end."""
-    auto = own(**{"cyclone.autovacuum_retry_after": 600})
-    auto.make_table("t", parallel_workers=0)
-    write_note_of_all(auto, 1, crashed_days_ago=0.1, until_days_ago=0.01)
-    make_dead_again(auto, "t")
-    auto.set(cyclone__debug_point="at-exit:leader:error")
-    auto.let("t")
-    wait_until(lambda: 'debug point "at-exit" reached' in auto.log, "the error")
-    auto.let("t", enabled="off")
-    auto.unset("cyclone__debug_point")
-    auto.nobody()
-    assert auto.vacuum("t")["failures"] == 0
-    checks.assert_clean(auto.conn, "t")
-
-
-def test_a_reset_while_a_trial_ends_is_not_undone(own):
-    """The note that it went well would have the next crash count at once."""
-    auto = own(**{"cyclone.autovacuum_retry_after": 600})
-    auto.make_table("t", parallel_workers=0)
-    write_note_of_all(auto, 1, crashed_days_ago=0.1, until_days_ago=0.01)
-    make_dead_again(auto, "t")
-    with auto.parked("t", processes=1, point="trial:leader"):
-        reset = Background(auto.cluster, TEMPLATE, "SELECT cyclone.autovacuum_reset()")
-        waits = "SELECT pid FROM pg_stat_activity WHERE pid = %s AND wait_event = 'pg_cyclone autovacuum'"
-        wait_until(lambda: not reset.running or auto.sql(waits, [reset.pid]), "the reset's wait")
-    reset.finish()
-    auto.nobody()
-    notes = (auto.cluster.data / "pg_cyclone" / "autovacuum").read_bytes()
-    assert struct.pack("=II", 0, 1) not in {notes[at : at + 8] for at in range(0, len(notes), 32)}
-    checks.assert_clean(auto.conn, "t")
-
-
-def test_the_breaker_of_all_tables_remembers(own):
-    """For a week from the end of a break, however long that was, or from a trial. The sixth time it is for good, until it is reset."""
-    auto = own(**{"cyclone.autovacuum_retry_after": 600})
-    for name in ("t", "u"):
-        auto.make_table(name, parallel_workers=0)
-    write_note_of_all(auto, 2, crashed_days_ago=9, until_days_ago=2)
-    assert left_until(auto) == []
-    make_dead_again(auto, "t")
-    crash(auto, "t")
-    assert 1800 < seconds_left(auto) <= 2400
-    # a clock that was set back
-    write_note_of_all(auto, 2, crashed_days_ago=-99, until_days_ago=-100)
-    assert 6 * 86400 < seconds_left(auto) <= 7 * 86400
-    # too long ago
-    write_note_of_all(auto, 2, crashed_days_ago=9, until_days_ago=8)
-    make_dead_again(auto, "t")
-    auto.forget_log()
-    crash(auto, "t")
-    assert left_until(auto) == []
-    write_note_of_all(auto, 5, crashed_days_ago=1, until_days_ago=None)
-    make_dead_again(auto, "t")
-    crash(auto, "t")
-    for _ in range(2):
-        assert left_until(auto)[-1].strip() == "infinity"
-        make_dead_again(auto, "u")
-        row = auto.vacuum("u", by="server")
-        assert (row["last_reason"], row["breaker_open"], row["breaker_until"]) == ("crashes", True, None)
-        auto.conn.close()
-        auto.forget_log()
-        auto.cluster.restart()
-        auto.reconnect()
-    auto.sql("SELECT cyclone.autovacuum_reset()")
-    make_dead_again(auto, "u")
-    row = auto.vacuum("u")
-    assert (row["failures"], row["breaker_open"]) == (0, False)
-    checks.assert_clean(auto.conn, "t", "u")
-
-
 def test_a_crash_breaker_ends(own):
     """When its time is over a restart doesn't open it again; and the next failure counts as the second one."""
-    auto = own(**{"cyclone.autovacuum_retry_after": 1})
+    auto = own(**{"cyclone.debug_break_seconds": 1})
     auto.make_table(parallel_workers=0)
     crash(auto, "t")
     wait_until(lambda: not auto.row()["breaker_open"], "the end of the break")
@@ -949,6 +809,61 @@ def test_a_base_backup_of_a_server_at_work(own):
         assert "interrupted by a crash" not in copy.log
         other = Auto(copy)
         assert other.row("t") is None and other.row("u")["breaker_open"]
+        other.conn.close()
+
+
+def test_an_alarm_lasts(own):
+    """Longer than any breaker, on a standby that is promoted, too, and over its restarts; until a person says otherwise, here or there."""
+    auto = own(autovacuum="off", **{"cyclone.debug_break_seconds": 1})
+    for name in ("t", "u"):
+        auto.make_table(name)
+    copy = auto.cluster.standby()
+    with copy:
+        copy.start()
+        for name in ("t", "u"):
+            auto.sql("SET cyclone.debug_fault = 'live-row'")
+            with pytest.raises(psycopg.errors.DataCorrupted):
+                auto.sql(f"VACUUM {name}")
+            auto.sql("RESET cyclone.debug_fault")
+        assert auto.sql("SELECT cyclone.autovacuum_reset('u')") == [(1,)]
+        assert "is left to PostgreSQL, as an audit" not in said(auto.conn, "VACUUM (VERBOSE) u")
+        time.sleep(1.5)
+        assert (auto.row()["breaker_open"], auto.row()["breaker_until"]) == (True, None)
+        assert "is left to PostgreSQL, as an audit" in said(auto.conn, "VACUUM (VERBOSE) t")
+
+        copy.promote()
+        for _ in range(2):
+            other = Auto(copy)
+            row = other.row()
+            assert (row["failed_with"], row["breaker_open"], row["breaker_until"]) == ("audit", True, None)
+            assert "is left to PostgreSQL, as an audit" in said(other.conn, "VACUUM (VERBOSE) t")
+            assert other.row("u") is None
+            other.conn.close()
+            copy.restart()
+        other = Auto(copy)
+        assert other.sql("SELECT cyclone.autovacuum_reset('t')") == [(1,)]
+        assert "parallel workers: " in said(other.conn, "VACUUM (VERBOSE) t")
+        checks.assert_clean(other.conn, "t", "u")
+        other.conn.close()
+    assert auto.row()["breaker_open"], "that was the other server"
+
+
+@pytest.mark.once
+def test_nobody_can_make_an_alarm_for_standbys(own):
+    """Messages in the WAL are for everybody to write, and are no alarms."""
+    auto = own(autovacuum="off")
+    auto.make_table()
+    copy = auto.cluster.standby()
+    with copy:
+        copy.start()
+        [(database, relation)] = auto.sql("SELECT d.oid::int, 't'::regclass::oid::int FROM pg_database d WHERE datname = current_database()")
+        alarm = struct.pack("=4I", 1, database, relation, 0)
+        auto.sql("SELECT pg_logical_emit_message(false, 'pg_cyclone', %s)", [alarm])
+        auto.sql("SELECT pg_logical_emit_message(true, 'pg_cyclone', %s)", [alarm])
+        copy.promote()
+        other = Auto(copy)
+        assert other.row() is None and "parallel workers: " in said(other.conn, "VACUUM (VERBOSE) t")
+        checks.assert_clean(other.conn, "t")
         other.conn.close()
 
 
@@ -1202,7 +1117,7 @@ def test_an_error_opens_the_breaker(auto, point, workers):
 
 
 def test_each_failure_doubles_the_time(auto):
-    auto.set(cyclone__autovacuum_retry_after=1, cyclone__debug_point="heap-scan:leader:wait heap-scan:leader:error")
+    auto.set(cyclone__debug_break_seconds=1, cyclone__debug_point="heap-scan:leader:wait heap-scan:leader:error")
     auto.make_table()
     for number in (1, 2, 3):
         auto.make_dead("t", f"id % 3 = 1 AND id % 7 = {number}")
@@ -1246,7 +1161,7 @@ def test_no_note_can_be_written(own):
 
 
 def test_more_tables_than_are_remembered(own):
-    auto = own(**{"cyclone.autovacuum_max_tables": 100})
+    auto = own(**{"cyclone.debug_max_tables": 100})
     names = [f"t{i}" for i in range(150)]
     for name in names:
         auto.make_table(name, rows=10, indexes=())
@@ -1340,8 +1255,9 @@ def test_an_audit_that_fails(auto):
     auto.let("t")
     row = auto.wait_for("error_count")
     assert (row["failed_with"], row["failures"], row["breaker_open"]) == ("audit", 1, True)
+    assert row["breaker_until"] is None, "a person has to end it"
     assert re.search(r'ERROR:  an audit of VACUUM has failed in relation "t" at item \d+ of block \d+', auto.log)
-    assert 'pg_cyclone has failed on table "' in auto.log
+    assert f'an audit has failed on table "{TEMPLATE}.public.t": it is left to PostgreSQL\'s own VACUUM from now on' in auto.log
     assert auto.vacuum(by="server")["last_reason"] == "circuit breaker"
     auto.sql("SELECT cyclone.autovacuum_reset('t')")
     with pytest.raises(psycopg.errors.DataCorrupted):
