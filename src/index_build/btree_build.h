@@ -33,13 +33,15 @@ typedef struct BtreePart
 	int			number;
 	Relation	index;
 	IndexInfo  *info;
-	bool		by_code;		/* do we sort it, as key_code.h allows? */
+	int			key_columns;	/* for key_code_begin */
 	Size		tuple_size;		/* about what a tuple takes, if entries need
 								 * one */
-	BtreeCollection *collection;	/* where its entries are; NULL if nowhere */
+	BtreeCollection *collection;	/* where its entries are; NULL: it is the
+									 * whole index, and reads the table */
 	int			collected;		/* which one of the indexes there */
 	int			nsharing;		/* how many processes share its memory */
 	pg_atomic_uint32 *ndone;	/* indexes of which all parts are ready */
+	bool		is_given_up;	/* the server is to build the index */
 	IndexBuildResult counts;	/* what was found */
 	double		seconds;		/* what it took */
 } BtreePart;
@@ -49,22 +51,23 @@ typedef struct BtreePart
  * it into at most nparts parts; NULL if there are too few rows.  A single part needs no
  * sample.  When the index has an empty file, and before any process builds a part, the
  * leader calls btree_build_begin, for shared memory of btree_build_size.  It does so once
- * more if the index is to be divided otherwise.  When all parts are ready it calls
+ * more if the index is to be whole after all.  When all parts are ready it calls
  * btree_build_end.
  *
- * btree_build_parts builds parts of different indexes, with one pass over the table and at
- * most maintenance_work_mem, and counts in ndone the indexes that are ready by it.  If
- * there are several, all of them are by_code.  If any index has more than one part, this
- * process is attached to files.  An index of one part is whole afterwards.  An entry that
- * is too large is an error, as in the server's build.
+ * btree_build_whole builds different indexes of one part each, with one pass over the table
+ * and at most maintenance_work_mem.  btree_build_collected builds a part whose entries have
+ * been collected, of an index of several.  Both count in ndone the indexes that are ready by
+ * it.  An index that is given up has an empty file.  An entry that is too large is an error,
+ * as in the server's build.
  *
  * The indexes are locked exclusively, and the table against changes.
  */
 extern BtreeSample *btree_sample(Relation heap, Relation index, int nparts);
-extern Size btree_build_size(const BtreeSample *sample, int nparts);
+extern Size btree_build_size(int nparts);
 extern void btree_build_begin(BtreeBuild *build, const BtreeSample *sample, int nparts,
 							  Relation index);
-extern void btree_build_parts(BtreePart *parts, int nparts, SharedFileSet *files, Relation heap);
+extern void btree_build_whole(BtreePart *parts, int nparts, Relation heap);
+extern void btree_build_collected(BtreePart *part, SharedFileSet *files, Relation heap);
 extern void btree_build_end(BtreeBuild *build, SharedFileSet *files,
 							Relation heap, Relation index);
 
@@ -74,9 +77,9 @@ extern void btree_build_end(BtreeBuild *build, SharedFileSet *files,
  * integers without tuples, of entry_sizes bytes in all.  The leader gets a segment of
  * btree_collection_size, for a table of not more rows than that, and calls
  * btree_collection_begin.  When all members are through with btree_collect_rows, it
- * calls btree_collection_is_whole.  If that is false, no part has a collection.  parts
- * has one part of each index.  Those with a collection are built one at a time.  Each
- * process may use maintenance_work_mem less its share of the segment.
+ * calls btree_collection_is_whole.  If that is false, the indexes are built whole.  parts
+ * has one part of each index.  Each process may use maintenance_work_mem less its share of
+ * the segment.
  */
 extern Size btree_collection_size(double rows, BlockNumber nblocks, int nparts, int nindexes,
 								  Size entry_sizes);

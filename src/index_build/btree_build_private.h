@@ -2,7 +2,7 @@
  *
  * btree_build_private.h
  *	  What the files of a btree's build share: btree_build.c, which has the way
- *	  of a build, and btree_entry.c, btree_sample.c, btree_collect.c, btree_sort.c,
+ *	  of a build, and btree_entry.c, btree_collect.c, btree_sort.c,
  *	  btree_load.c, which it calls in this order.
  *
  * Portions Copyright (c) 2026, the pg_cyclone developers
@@ -17,7 +17,6 @@
 #include "port/atomics.h"
 #include "utils/rel.h"
 #include "utils/sortsupport.h"
-#include "utils/tuplesort.h"
 
 #include "index_build/btree_build.h"
 #include "index_build/btree_level.h"
@@ -28,16 +27,16 @@
 /* An entry that stands for those of its row's page */
 typedef struct SampleRow
 {
-	IndexTuple	entry;
+	uint64		entry[ENTRY_MAX_WORDS];
 	int			weight;			/* how many items the page has */
 } SampleRow;
 
 struct BtreeSample
 {
+	int			nwords;			/* of an entry */
 	int			nrows;
 	SampleRow  *rows;			/* in order */
 	int64		weight;			/* of all */
-	Size		largest;		/* entry */
 };
 
 struct BtreeBuild
@@ -45,7 +44,7 @@ struct BtreeBuild
 	/* constant once the team is launched */
 	Oid			relid;
 	int			nparts;
-	Size		separators;		/* where they are, one after the other */
+	Size		separators;		/* where they are */
 
 	NewBlocksShared blocks;
 	pg_atomic_uint32 parts_done;
@@ -60,14 +59,6 @@ typedef struct KeyOrder
 	SortSupport support;
 } KeyOrder;
 
-/* An entry's keys, and the row it is of */
-typedef struct Entry
-{
-	Datum		values[INDEX_MAX_KEYS];
-	bool		isnull[INDEX_MAX_KEYS];
-	ItemPointerData tid;
-} Entry;
-
 /* What it takes to make entries of the rows in a slot */
 typedef struct EntryMaker
 {
@@ -78,30 +69,23 @@ typedef struct EntryMaker
 	bool		is_direct;		/* all values lie at known places of a row */
 } EntryMaker;
 
-/* One process, while it sorts a part, with our sort or the server's */
+/* One process, while it sorts the entries of a part */
 typedef struct PartSort
 {
 	BtreePart  *part;
 	EntryMaker	maker;
-	KeyOrder	order;
-	bool		has_lower;
-	bool		has_upper;
-	Entry		lower;			/* the first of this part */
-	Entry		upper;			/* the first of the next */
-	Tuplesortstate *server_sort;
-
-	KeyCode    *code;			/* NULL: the server sorts */
+	KeyCode    *code;
 	EntrySort  *sort;
-	MemoryContext tuples;		/* that entries point at; NULL if they don't */
+
+	/* if entries point at tuples, otherwise NULL */
+	MemoryContext tuples;
+	KeyOrder	order;
 	Size		max_tuples;		/* bytes */
 	int64		next_look;		/* number of entries at which to ask if it is
 								 * worth while */
-	bool		is_given_up;	/* the server is to sort */
-	uint64		coded_lower[ENTRY_MAX_WORDS];
-	uint64		coded_upper[ENTRY_MAX_WORDS];
 } PartSort;
 
-/* One process, while it reads the table once for several parts */
+/* One process, while it reads the table once for several indexes */
 typedef struct TablePass
 {
 	Relation	heap;
@@ -113,17 +97,22 @@ typedef struct TablePass
 	bool		has_begun;		/* to read them */
 } TablePass;
 
+/* btree_separators -- the first entries of all parts but the first, one behind the other. */
+static inline uint64 *
+btree_separators(BtreeBuild *build)
+{
+	return (uint64 *) ((char *) build + build->separators);
+}
+
 /*
  * in btree_entry.c
  *
- * btree_entry_order is the order of an index, palloc'd.  btree_entry_make makes the
- * values of the row in the maker's slot, valid until the next row; it returns false
- * for a row that a partial index leaves out.
+ * btree_entry_order is the order of an index, palloc'd; btree_entry_compare compares two
+ * tuples by it, as strcmp.  btree_entry_make makes the values of the row in the maker's slot,
+ * valid until the next row; it returns false for a row that a partial index leaves out.
  */
 extern void btree_entry_order(KeyOrder *order, Relation index);
-extern int	btree_entry_compare(const KeyOrder *order, Entry *left, const Datum *values,
-								const bool *isnull, ItemPointer tid);
-extern void btree_entry_take_apart(const KeyOrder *order, IndexTuple tuple, Entry *entry);
+extern int	btree_entry_compare(const KeyOrder *order, IndexTuple left, IndexTuple right);
 extern void btree_entry_maker_begin(EntryMaker *maker, IndexInfo *info, TupleTableSlot *slot);
 extern bool btree_entry_make(EntryMaker *maker, Datum *values, bool *isnull);
 extern void btree_entry_maker_end(EntryMaker *maker);
@@ -131,28 +120,20 @@ extern void btree_entry_maker_end(EntryMaker *maker);
 /*
  * in btree_sort.c
  *
- * btree_sort_begin for each part of a pass, then btree_sort_share_memory, then
- * btree_sort_rows reads the table once.  A part that is_given_up then is to be built
- * by another pass, by the server's sort.  The index is locked exclusively, and the
- * table against changes.  btree_separator is the first entry of the part behind this one.
+ * btree_sort_begin for each part, then, if no entries have been collected, btree_sort_rows
+ * reads the table once for all of a pass.  A part may be given up then: no sort is left.
  */
-extern void btree_sort_begin(TablePass *pass, BtreePart *part, PartSort *sort);
-extern void btree_sort_share_memory(TablePass *pass);
+extern void btree_sort_begin(PartSort *sort, BtreePart *part);
 extern void btree_sort_rows(TablePass *pass);
-extern IndexTuple btree_separator(BtreeBuild *build, int number);
 extern int	btree_sort_compare_ties(const void *a, const void *b, void *arg);
 
-/*
- * in btree_collect.c: instead of a pass, take a part's entries out of a collection that is
- * whole.  The part has a code.
- */
+/* in btree_collect.c: take a part's entries out of a collection that is whole. */
 extern void btree_collect_take(BtreeCollection *collection, PartSort *sort);
 
 /*
  * in btree_load.c: put what was sorted into the pages of a level, which the caller
  * begins and ends.  An entry that is too large is an error, as in the server's build, and
- * so are two of one key, if we have sorted them, and the part's info says that the index is
- * unique.
+ * so are two of one key, if the part's info says that the index is unique.
  */
 extern void btree_load_leaves(const NewBtree *btree, PartSort *sort, BtreeLevel *level);
 

@@ -1,28 +1,15 @@
 /*-------------------------------------------------------------------------
  *
  * btree_collect.c
- *	  One pass over a table, which all processes share, for btrees that are
- *	  divided into parts.
+ *	  One pass over a table, which all processes share, for btrees in parts.
  *
- * To sort a part of a btree, a process needs the entries of that part, of all rows.
- * If it reads the table for that, each row is read as often as there are processes.
- * So where there is memory, the processes first collect the entries of all parts
- * together (btree_collect_rows): each claims ranges of the table, makes integers of
- * the entries of its rows (key_code.c), and puts them into shared memory.
- * When that is done, each process takes the entries of a part at a time
- * (btree_collect_take), and sorts them.
+ * Each process claims ranges of the table, makes integers of the entries of its rows
+ * (key_code.c), and puts them into a segment of shared memory (btree_collect_rows).  When
+ * that is done, each process takes the entries of a part at a time (btree_collect_take), and
+ * sorts them.  README.md says how they lie there, and why in that order.
  *
- * The entries of a range are together, in a group for each part, each group in the
- * order of its rows.  So taken in the order of ranges, whichever process
- * has collected which, a part's entries come in the order of their rows, as
- * from a pass of its own: that is what the sort relies on.
- *
- * The memory is a segment of its own.  It has room for as many entries as there are
- * rows.  If it turns out to be too small, or if an index has no such integers after
- * all, the collection is broken.  Then all is built as if there had been none.
- *
- * Only for entries that are integers and nothing else: one that needs an index tuple
- * points into the memory of one process.
+ * Only for entries that are integers and nothing else: one that needs an index tuple points
+ * into the memory of one process.
  *
  * Portions Copyright (c) 2026, the pg_cyclone developers
  *
@@ -30,7 +17,10 @@
  */
 #include "postgres.h"
 
+#include "access/heapam.h"
 #include "access/htup_details.h"
+#include "catalog/index.h"
+#include "common/pg_prng.h"
 #include "executor/executor.h"
 #include "miscadmin.h"
 #include "port/atomics.h"
@@ -38,6 +28,7 @@
 #include "storage/lmgr.h"
 #include "storage/shmem.h"
 #include "utils/memutils.h"
+#include "utils/sampling.h"
 
 #include "compat.h"
 #include "debug_point.h"
@@ -49,6 +40,12 @@
 
 /* How many blocks a process claims at a time */
 #define RANGE_BLOCKS		32
+
+/* How many pages are looked at for a sample, for each part, a row of each */
+#define SAMPLE_PAGES		125
+
+/* With fewer rows there is nothing to divide */
+#define MIN_SAMPLE_ROWS		10
 
 /* In case that the number of rows is an estimate, of which float4 keeps 24 bits */
 #define SPARE_SHARE			0.001
@@ -83,7 +80,7 @@ typedef struct CollectedIndex
 	EntryMaker	maker;
 	KeyCode    *code;
 	int			nwords;
-	uint64	   *separators;		/* the first entry of each part but the first */
+	const uint64 *separators;
 
 	/* the entries of the range in hand, and the part that each is of */
 	uint32		nentries;
@@ -101,13 +98,126 @@ typedef struct Collecting
 	BlockNumber range;			/* in hand */
 } Collecting;
 
+static void take_sample(BtreeSample *sample, Relation heap, Relation index, int npages);
+static HeapTuple random_row(Page page, BlockNumber blkno, pg_prng_state *random);
+static int	compare_samples(const void *a, const void *b, void *arg);
 static Size head_size(int nparts);
-static bool collect_begin_index(Collecting *collecting, BtreePart *part, CollectedIndex *index);
+static void collect_begin_index(Collecting *collecting, BtreePart *part, CollectedIndex *index);
 static bool next_range(void *arg, BlockNumber *next, BlockNumber *end);
 static bool collect_page(void *arg, HeapTuple rows, int nrows);
 static void collect_row(CollectedIndex *index, HeapTuple row, int nparts);
 static bool end_range(Collecting *collecting);
 static bool write_entries(BtreeCollection *collection, CollectedIndex *index, Size *place);
+
+/*
+ * btree_sample
+ *		Take a sample of the rows of a heap, which shows where to divide an index into
+ *		parts of about the same size.
+ *
+ * An uneven division costs time and nothing else, so a row of each of a hundred
+ * pages for each part is enough.
+ */
+BtreeSample *
+btree_sample(Relation heap, Relation index, int nparts)
+{
+	BtreeSample *sample = palloc0_object(BtreeSample);
+
+	Assert(CheckRelationLockedByMe(heap, ShareLock, true));
+	Assert(CheckRelationLockedByMe(index, AccessExclusiveLock, true));
+	Assert(nparts > 0);
+	take_sample(sample, heap, index, nparts * SAMPLE_PAGES);
+	if (sample->nrows < (DEBUG_LIMIT(btree_parts, 0) > 0 ? 1 : nparts * MIN_SAMPLE_ROWS))
+		return NULL;
+	qsort_arg(sample->rows, sample->nrows, sizeof(SampleRow), compare_samples, sample);
+	return sample;
+}
+
+/*
+ * take_sample
+ *		The index's entries for random rows; one of each page at most.
+ *
+ * Dead rows are as good as live ones.
+ */
+static void
+take_sample(BtreeSample *sample, Relation heap, Relation index, int npages)
+{
+	BufferAccessStrategy strategy = GetAccessStrategy(BAS_BULKREAD);
+	TupleTableSlot *slot = MakeSingleTupleTableSlot(RelationGetDescr(heap), &TTSOpsHeapTuple);
+	KeyCode    *code = key_code_begin(index, KEY_CODE_ALL);
+	EntryMaker	maker;
+	BlockSamplerData sampler;
+	pg_prng_state random;
+
+	Assert(!key_code_has_tuples(code));
+	btree_entry_maker_begin(&maker, BuildIndexInfo(index), slot);
+	pg_prng_seed(&random, heap->rd_id);
+	BlockSampler_Init(&sampler, RelationGetNumberOfBlocks(heap), npages, pg_prng_uint32(&random));
+	sample->nwords = key_code_words(code);
+	sample->rows = palloc_array(SampleRow, npages);
+
+	while (BlockSampler_HasMore(&sampler))
+	{
+		BlockNumber blkno = BlockSampler_Next(&sampler);
+		SampleRow  *next = &sample->rows[sample->nrows];
+		Buffer		buffer;
+		HeapTuple	row;
+		Datum		values[INDEX_MAX_KEYS];
+		bool		isnull[INDEX_MAX_KEYS];
+
+		CHECK_FOR_INTERRUPTS();
+		buffer = ReadBufferExtended(heap, MAIN_FORKNUM, blkno, RBM_NORMAL, strategy);
+		LockBuffer(buffer, BUFFER_LOCK_SHARE);
+		row = random_row(BufferGetPage(buffer), blkno, &random);
+		next->weight = PageGetMaxOffsetNumber(BufferGetPage(buffer));
+		UnlockReleaseBuffer(buffer);
+		if (row == NULL)
+			continue;
+
+		ExecStoreHeapTuple(row, slot, false);
+		if (btree_entry_make(&maker, values, isnull))
+		{
+			key_code_encode(code, values, isnull, &row->t_self, next->entry);
+			sample->weight += next->weight;
+			sample->nrows++;
+		}
+		ExecClearTuple(slot);
+		heap_freetuple(row);
+	}
+	btree_entry_maker_end(&maker);
+	ExecDropSingleTupleTableSlot(slot);
+	FreeAccessStrategy(strategy);
+}
+
+/* random_row -- a copy of a row on this page; NULL if the random item has none. */
+static HeapTuple
+random_row(Page page, BlockNumber blkno, pg_prng_state *random)
+{
+	OffsetNumber maxoff = PageGetMaxOffsetNumber(page);
+	OffsetNumber offset;
+	ItemId		item;
+	HeapTupleData tuple;
+
+	if (maxoff == 0)
+		return NULL;
+	offset = pg_prng_uint64_range(random, FirstOffsetNumber, maxoff);
+	item = PageGetItemId(page, offset);
+	if (!ItemIdIsNormal(item))
+		return NULL;
+	tuple.t_data = (HeapTupleHeader) PageGetItem(page, item);
+	tuple.t_len = ItemIdGetLength(item);
+	tuple.t_tableOid = InvalidOid;
+	ItemPointerSet(&tuple.t_self, blkno, offset);
+	return heap_copytuple(&tuple);
+}
+
+/* compare_samples -- for qsort_arg. */
+static int
+compare_samples(const void *a, const void *b, void *arg)
+{
+	const BtreeSample *sample = arg;
+
+	return entries_compare(((const SampleRow *) a)->entry, ((const SampleRow *) b)->entry, sample->nwords);
+}
 
 /* range_place -- where it is noted where a range's entries of an index are. */
 static inline Size *
@@ -179,59 +289,37 @@ btree_collect_rows(BtreeCollection *collection, BtreePart *parts, Relation heap)
 {
 	Collecting	collecting = {.collection = collection,.range = InvalidBlockNumber};
 	TableRows	rows = {.heap = heap,.next_blocks = next_range,.take_page = collect_page,.arg = &collecting};
-	bool		is_whole = true;
 
 	Assert(CheckRelationLockedByMe(heap, ShareLock, true));
 
 	collecting.slot = MakeSingleTupleTableSlot(RelationGetDescr(heap), &TTSOpsHeapTuple);
 	collecting.indexes = palloc0_array(CollectedIndex, collection->nindexes);
 	for (int i = 0; i < collection->nindexes; i++)
-		is_whole &= collect_begin_index(&collecting, &parts[i], &collecting.indexes[i]);
-	if (is_whole)
-	{
-		table_rows_read(&rows);
-		is_whole = end_range(&collecting);
-	}
-	if (!is_whole)
-		pg_atomic_write_u32(&collection->is_broken, 1);
+		collect_begin_index(&collecting, &parts[i], &collecting.indexes[i]);
+	table_rows_read(&rows);
+	(void) end_range(&collecting);
 	pg_atomic_fetch_add_u64(&collection->rows, (uint64) rows.live);
 	for (int i = 0; i < collection->nindexes; i++)
 		btree_entry_maker_end(&collecting.indexes[i].maker);
 	ExecDropSingleTupleTableSlot(collecting.slot);
 }
 
-/*
- * collect_begin_index
- *		Prepare to collect entries of an index.  Returns false if it has no integers,
- *		as another session may have added a value to an enum meanwhile.
- */
-static bool
+/* collect_begin_index -- prepare to collect entries of an index. */
+static void
 collect_begin_index(Collecting *collecting, BtreePart *part, CollectedIndex *index)
 {
 	BtreeCollection *collection = collecting->collection;
 	Size		capacity = RANGE_BLOCKS * MaxHeapTuplesPerPage;
-	KeyOrder	order;
 
 	Assert(part->build->nparts == collection->nparts);
 	btree_entry_maker_begin(&index->maker, part->info, collecting->slot);
-	index->code = key_code_begin(part->index);
-	if (index->code == NULL || key_code_has_tuples(index->code))
-		return false;
+	index->code = key_code_begin(part->index, part->key_columns);
+	Assert(!key_code_has_tuples(index->code));
 	index->nwords = key_code_words(index->code);
 	index->entries = palloc_array(uint64, capacity * index->nwords);
 	index->parts = palloc_array(uint16, capacity);
 	index->counts = palloc0_array(PartEnd, collection->nparts);
-	index->separators = palloc_array(uint64, collection->nparts * index->nwords);
-	btree_entry_order(&order, part->index);
-	for (int i = 0; i < collection->nparts - 1; i++)
-	{
-		Entry		separator;
-
-		btree_entry_take_apart(&order, btree_separator(part->build, i), &separator);
-		key_code_encode(index->code, separator.values, separator.isnull, &separator.tid,
-						index->separators + i * index->nwords);
-	}
-	return true;
+	index->separators = btree_separators(part->build);
 }
 
 /* next_range -- for table_rows_read: claim blocks. */

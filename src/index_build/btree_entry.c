@@ -53,34 +53,24 @@ btree_entry_order(KeyOrder *order, Relation index)
 	pfree(key);
 }
 
-/* btree_entry_compare -- as strcmp. */
+/* btree_entry_compare -- which of two tuples comes first, as strcmp. */
 int
-btree_entry_compare(const KeyOrder *order, Entry *left, const Datum *values,
-					const bool *isnull, ItemPointer tid)
+btree_entry_compare(const KeyOrder *order, IndexTuple left, IndexTuple right)
 {
 	Assert(order->nkeys > 0 && order->nkeys <= INDEX_MAX_KEYS);
-	Assert(ItemPointerIsValid(tid));
 	for (int i = 0; i < order->nkeys; i++)
 	{
-		int			result = ApplySortComparator(left->values[i], left->isnull[i],
-												 values[i], isnull[i],
+		bool		left_isnull;
+		bool		right_isnull;
+		Datum		left_value = index_getattr(left, i + 1, order->desc, &left_isnull);
+		Datum		right_value = index_getattr(right, i + 1, order->desc, &right_isnull);
+		int			result = ApplySortComparator(left_value, left_isnull, right_value, right_isnull,
 												 &order->support[i]);
 
 		if (result != 0)
 			return result;
 	}
-	return ItemPointerCompare(&left->tid, tid);
-}
-
-/* btree_entry_take_apart -- the keys of an index tuple, which has to stay. */
-void
-btree_entry_take_apart(const KeyOrder *order, IndexTuple tuple, Entry *entry)
-{
-	Assert(order->nkeys > 0 && order->nkeys <= INDEX_MAX_KEYS);
-
-	for (int i = 0; i < order->nkeys; i++)
-		entry->values[i] = index_getattr(tuple, i + 1, order->desc, &entry->isnull[i]);
-	entry->tid = tuple->t_tid;
+	return ItemPointerCompare(&left->t_tid, &right->t_tid);
 }
 
 /* btree_entry_maker_begin -- prepare to make entries of the rows that come into a slot. */

@@ -3,25 +3,8 @@
  * btree_level.c
  *	  Filling the pages of one level of a new btree.
  *
- * A level is filled from left to right with tuples in their order.  Its pages
- * are collected in memory and written a run at a time (see new_blocks.c).  A
- * page can be written when the block of its right sibling is known, so the last
- * page of a run waits for the next run.  When a page has its block, its
- * downlink goes one level up.
- *
- * A page gets the tuples that the server's build of an index puts there, until it
- * is full up to the fillfactor.  Then its last tuple goes to the next page, and serves
- * as high key, truncated if the page is a leaf.  A page keeps room for the line
- * pointer of its high key, which has offset 1, so its first tuple is at P_FIRSTKEY.
- * The last page of a level has no high key: its line pointers are moved up at the end.
- *
- * The leaf level is filled in parts, by several processes, each part with the
- * keys of a range.  The pages at the ends of a part have siblings in other
- * parts.  They are kept until all parts are there.  Then the leader joins them,
- * and fills the levels above from the downlinks, which are few.  The last page of a
- * part is not full.  What is on it is shared out to the pages before, if the
- * fillfactor has left room there, so that the index has no more pages than if one
- * process had filled them.
+ * README.md says how the pages of a level are filled, when they are written, and how the
+ * parts of the leaf level are joined.
  *
  * Portions Copyright (c) 2026, the pg_cyclone developers
  *
@@ -41,10 +24,6 @@
 
 /* A run, of which the first pages may have waited, and the page being filled */
 #define RUN_PAGES		NEW_BLOCKS_RUN
-/* How many pages of a part are kept, to take up what is on the last one */
-#define KEPT_PAGES		16
-/* The space on each of them that takes up more is raised in steps of this */
-#define SHARE_STEP		(BLCKSZ / 400)
 /* A tuple up to this size needn't be checked: a page has room for three, and more */
 #define SURELY_FITTING	((Size) BLCKSZ / 4)
 
@@ -80,7 +59,7 @@ typedef struct Joining
 } Joining;
 
 static void join_part(Joining *join, const BtreeEnds *ends, BlockNumber previous, BufFile *file);
-static void end_page_before(Joining *join, BtreeEnds *next);
+static void end_page_before(Joining *join, const BtreeEnds *next);
 static void move_last_tuple(Joining *join);
 static BlockNumber end_last_page(Joining *join, uint32 *root_number);
 static void link_page(Joining *join);
@@ -94,12 +73,10 @@ static void add_tuple(Page page, IndexTuple tuple, bool is_first_downlink);
 static IndexTuple minus_infinity(void);
 static void remove_place_of_high_key(Page page);
 static void take_and_link(BtreeLevel *level);
-static void write_pages(BtreeLevel *level, int nkept);
+static void write_pages(BtreeLevel *level);
 #ifdef CYCLONE_DEBUG_POINTS
 static void swap_first_tuples(Page page);
 #endif
-static void share_out_last_page(BtreeLevel *level);
-static void fill_again(BtreeLevel *level, Page images, int nimages, Size reserved);
 static BtreeLevel *begin_level(const NewBtree *btree, uint32 number);
 static BlockNumber end_tree(BtreeLevel *level, uint32 *root_number);
 static void pass_up(BtreeLevel *level, IndexTuple low_key, BlockNumber block);
@@ -194,7 +171,7 @@ end_tree(BtreeLevel *level, uint32 *root_number)
 		Assert(level->number > 0 && level->npages > 0);
 		is_root = level->npages == 1 && level->parent == NULL;
 		take_and_link(level);
-		write_pages(level, 1);
+		write_pages(level);
 
 		/* the last page is the first in the run now */
 		last = run_page(level, 0);
@@ -215,7 +192,7 @@ end_tree(BtreeLevel *level, uint32 *root_number)
 
 /* btree_level_end_leaves -- end a part of the leaf level, and note its ends. */
 void
-btree_level_end_leaves(BtreeLevel *level, bool is_last)
+btree_level_end_leaves(BtreeLevel *level)
 {
 	BtreeEnds  *ends = level->ends;
 
@@ -223,10 +200,8 @@ btree_level_end_leaves(BtreeLevel *level, bool is_last)
 	if (level->npages == 0)
 		return;
 
-	if (!is_last)
-		share_out_last_page(level);
 	take_and_link(level);
-	write_pages(level, 1);
+	write_pages(level);
 
 	memcpy(ends->last.data, run_page(level, 0), BLCKSZ);
 	ends->last_block = level->blocks[0];
@@ -243,10 +218,7 @@ btree_level_end_leaves(BtreeLevel *level, bool is_last)
  *		metapage.
  */
 void
-btree_level_join(const NewBtree *btree, int nparts,
-				 BtreeEnds *(*ends_of) (void *state, int part),
-				 BufFile *(*downlinks_of) (void *state, int part),
-				 void *state)
+btree_level_join(const NewBtree *btree, int nparts, const BtreeEnds *parts, BufFile **downlinks)
 {
 	char	   *images = MemoryContextAllocAligned(CurrentMemoryContext, 2 * BLCKSZ,
 												   PG_IO_ALIGN_SIZE, 0);
@@ -254,8 +226,7 @@ btree_level_join(const NewBtree *btree, int nparts,
 	BlockNumber previous = P_NONE;
 	BlockNumber root = P_NONE;
 	uint32		root_number = 0;
-	BtreeEnds  *next = NULL;
-	int			next_part = 0;
+	int			next = 0;
 
 	Assert(nparts > 0);
 	Assert(pg_atomic_read_u32(&btree->blocks->nblocks) > BTREE_METAPAGE);
@@ -265,27 +236,27 @@ btree_level_join(const NewBtree *btree, int nparts,
 	join.other = (Page) (images + BLCKSZ);
 
 	/* the next part that isn't empty */
-	while (next_part < nparts && (next = ends_of(state, next_part))->npages == 0)
-		next_part++;
+	while (next < nparts && parts[next].npages == 0)
+		next++;
 
-	while (next_part < nparts)
+	while (next < nparts)
 	{
-		BtreeEnds  *ends = next;
-		int			part = next_part;
+		int			part = next;
+		const BtreeEnds *ends = &parts[part];
 
 		do
-			next_part++;
-		while (next_part < nparts && (next = ends_of(state, next_part))->npages == 0);
+			next++;
+		while (next < nparts && parts[next].npages == 0);
 
 		join.block = ends->last_block;
 		memcpy(join.page, ends->last.data, BLCKSZ);
 		if (ends->npages == 1)
 			BTPageGetOpaque(join.page)->btpo_prev = previous;
 		else
-			join_part(&join, ends, previous, downlinks_of(state, part));
+			join_part(&join, ends, previous, downlinks[part]);
 
-		if (next_part < nparts)
-			end_page_before(&join, next);
+		if (next < nparts)
+			end_page_before(&join, &parts[next]);
 		else
 			root = end_last_page(&join, &root_number);
 		previous = join.block;
@@ -318,7 +289,6 @@ join_part(Joining *join, const BtreeEnds *ends, BlockNumber previous, BufFile *f
 		btree_level_add(join->parent, downlink, 0);
 		pfree(downlink);
 	}
-	BufFileClose(file);
 	join->low_key = CopyIndexTuple((IndexTuple) ends->last_low_key.data);
 }
 
@@ -328,7 +298,7 @@ join_part(Joining *join, const BtreeEnds *ends, BlockNumber previous, BufFile *f
  *		next part is known, and write it.
  */
 static void
-end_page_before(Joining *join, BtreeEnds *next)
+end_page_before(Joining *join, const BtreeEnds *next)
 {
 	const NewBtree *btree = join->btree;
 	IndexTuple	high_key = _bt_truncate(btree->index, last_tuple(join->page),
@@ -427,7 +397,7 @@ begin_page(BtreeLevel *level, IndexTuple low_key)
 	if (level->npages == RUN_PAGES)
 	{
 		take_and_link(level);
-		write_pages(level, level->number == 0 ? KEPT_PAGES : 1);
+		write_pages(level);
 	}
 
 	page = run_page(level, level->npages);
@@ -569,21 +539,20 @@ take_and_link(BtreeLevel *level)
 
 /*
  * write_pages
- *		Write the pages of the run, which are linked, except the last nkept.  These
- *		become the first of the run.  The very last page must be kept, as it isn't
- *		linked on the right.
+ *		Write the pages of the run, which are linked, except the last one.  It isn't linked
+ *		on the right yet, and becomes the first of the run.
  *
  * The first page of a part of the leaves isn't written, but noted as its end.
  */
 static void
-write_pages(BtreeLevel *level, int nkept)
+write_pages(BtreeLevel *level)
 {
 	BtreeEnds  *ends = level->ends;
-	int			n = level->npages - nkept;
+	int			n = level->npages - 1;
 	int			first = 0;
 	Page		images[RUN_PAGES + 1];
 
-	Assert(nkept > 0 && n >= 0);
+	Assert(n >= 0);
 	for (int i = 0; i < n; i++)
 	{
 		images[i] = run_page(level, i);
@@ -610,11 +579,11 @@ write_pages(BtreeLevel *level, int nkept)
 
 	if (n > 0)
 	{
-		memmove(run_page(level, 0), run_page(level, n), (Size) nkept * BLCKSZ);
-		memmove(&level->blocks[0], &level->blocks[n], nkept * sizeof(BlockNumber));
-		memmove(&level->low_keys[0], &level->low_keys[n], nkept * sizeof(IndexTuple));
+		memcpy(run_page(level, 0), run_page(level, n), BLCKSZ);
+		level->blocks[0] = level->blocks[n];
+		level->low_keys[0] = level->low_keys[n];
 	}
-	level->npages = nkept;
+	level->npages = 1;
 	/* if no other snapshot is held, none is while we wait */
 	InvalidateCatalogSnapshotConditionally();
 	guards_point();
@@ -632,81 +601,6 @@ swap_first_tuples(Page page)
 	first[0] = other;
 }
 #endif
-
-/*
- * share_out_last_page
- *		Do without the last page of a part, if there is room for what it holds on
- *		the pages of the run.
- */
-static void
-share_out_last_page(BtreeLevel *level)
-{
-	int			npages = level->npages;
-	int			nblocks = 0;
-	Size		reserved = level->reserved;
-	Size		used = BLCKSZ - PageGetExactFreeSpace(run_page(level, npages - 1));
-	Size		more = used / Max(npages - 1, 1);
-	char	   *images;
-
-	while (nblocks < npages && BlockNumberIsValid(level->blocks[nblocks]))
-		nblocks++;
-	/* the last page has no block yet, or one would be left over */
-	if (more >= reserved || nblocks == npages)
-		return;
-
-	images = palloc((Size) npages * BLCKSZ);
-	memcpy(images, level->run, (Size) npages * BLCKSZ);
-	do
-	{
-		more += SHARE_STEP;
-		fill_again(level, images, npages, more < reserved ? reserved - more : 0);
-	} while (level->npages >= npages && more < reserved);
-
-	/* pages that have blocks must be filled; it may be several that are saved */
-	if (level->npages >= npages || level->npages < nblocks)
-		fill_again(level, images, npages, reserved);
-	Assert(level->npages >= nblocks && level->npages <= npages);
-	pfree(images);
-}
-
-/*
- * fill_again
- *		Fill the pages of the run with the tuples of these images, leaving reserved
- *		bytes on each.
- */
-static void
-fill_again(BtreeLevel *level, Page images, int nimages, Size reserved)
-{
-	Size		usual = level->reserved;
-	BTPageOpaqueData opaque = *BTPageGetOpaque(images);
-	BlockNumber blocks[RUN_PAGES + 1];
-	IndexTuple	low_key = level->low_keys[0];
-
-	memcpy(blocks, level->blocks, sizeof(blocks));
-	for (int i = 1; i < level->npages; i++)
-		pfree(level->low_keys[i]);
-
-	level->reserved = reserved;
-	level->npages = 0;
-	level->last_posting = 0;
-	(void) begin_page(level, low_key);
-	BTPageGetOpaque(run_page(level, 0))->btpo_prev = opaque.btpo_prev;
-	for (int i = 0; i < nimages; i++)
-	{
-		Page		image = images + (Size) i * BLCKSZ;
-		OffsetNumber maxoff = PageGetMaxOffsetNumber(image);
-
-		for (OffsetNumber offset = P_FIRSTKEY; offset <= maxoff; offset++)
-		{
-			IndexTuple	tuple = (IndexTuple) PageGetItem(image, PageGetItemId(image, offset));
-
-			btree_level_add(level, tuple, !BTreeTupleIsPosting(tuple) ? 0 :
-							IndexTupleSize(tuple) - BTreeTupleGetPostingOffset(tuple));
-		}
-	}
-	memcpy(level->blocks, blocks, sizeof(blocks));
-	level->reserved = usual;
-}
 
 /*
  * pass_up

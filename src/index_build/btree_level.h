@@ -50,20 +50,16 @@ typedef struct BtreeEnds
  * memory.  Its downlinks go to that file, except that of the last page; the pages at its
  * ends go to *ends.  btree_level_add adds a tuple that is greater than all before, and
  * with a posting list of posting_size bytes, 0 if there is none; a tuple that is too
- * large is an error.  btree_level_end_leaves writes what can be written; is_last is for
- * the last part.
+ * large is an error.  btree_level_end_leaves writes what can be written.
  *
  * btree_level_join is called when all parts are there, and block 0 was taken for the
- * metapage.  ends_of and downlinks_of return those of a part.  downlinks_of is called
- * only for a part of more than one page, and the file that it returns is closed here.
+ * metapage.
  */
 extern void btree_level_add(BtreeLevel *level, IndexTuple tuple, Size posting_size);
 extern BtreeLevel *btree_level_begin_leaves(const NewBtree *btree, BufFile *downlinks,
 											BtreeEnds *ends);
-extern void btree_level_end_leaves(BtreeLevel *level, bool is_last);
-extern void btree_level_join(const NewBtree *btree, int nparts,
-							 BtreeEnds *(*ends_of) (void *state, int part),
-							 BufFile *(*downlinks_of) (void *state, int part),
-							 void *state);
+extern void btree_level_end_leaves(BtreeLevel *level);
+extern void btree_level_join(const NewBtree *btree, int nparts, const BtreeEnds *parts,
+							 BufFile **downlinks);
 
 #endif							/* CYCLONE_BTREE_LEVEL_H */

@@ -3,7 +3,6 @@
  * btree_load.c
  *	  Filling the leaf pages of a part of a btree with entries that are sorted.
  *
- * They come from the server's tuplesort, or from our own sort (btree_sort.c).
  * Entries with equal keys become posting lists, where that is possible and wanted.
  * The pages are those of btree_level.c.
  *
@@ -13,11 +12,7 @@
  */
 #include "postgres.h"
 
-#include "access/heapam.h"
 #include "access/nbtree.h"
-#include "executor/executor.h"
-#include "storage/bufmgr.h"
-#include "utils/tuplesort.h"
 
 #include "cache_line.h"
 #include "compat.h"
@@ -32,13 +27,9 @@
 /* As in the server: a posting list has at most a tenth of a page */
 #define MAX_POSTING_SIZE	(MAXALIGN_DOWN(BLCKSZ * 10 / 100) - sizeof(ItemIdData))
 
-static void load_sorted_by_server(const NewBtree *btree, Tuplesortstate *sort, BtreeLevel *level);
-static void load_entries(const NewBtree *btree, PartSort *sort, BtreeLevel *level);
 static void prefetch_tuple(PartSort *sort);
 static bool have_same_keys(const NewBtree *btree, PartSort *sort, const uint64 *left,
 						   const uint64 *right);
-static IndexTuple tuple_of_entry(const NewBtree *btree, PartSort *sort, const uint64 *entry);
-static IndexTuple tuple_of_row(const NewBtree *btree, EntryMaker *maker, ItemPointer tid);
 static void refuse_duplicate(const NewBtree *btree, const IndexInfo *info, IndexTuple tuple);
 static bool wants_posting_lists(const NewBtree *btree);
 static void start_pending(BTDedupState pending);
@@ -47,47 +38,6 @@ static void add_pending(BtreeLevel *level, BTDedupState pending);
 /* btree_load_leaves -- fill leaf pages with what was sorted. */
 void
 btree_load_leaves(const NewBtree *btree, PartSort *sort, BtreeLevel *level)
-{
-	Assert((sort->code == NULL) == (sort->server_sort != NULL));
-	Assert(!sort->is_given_up);
-	if (sort->code != NULL)
-		load_entries(btree, sort, level);
-	else
-		load_sorted_by_server(btree, sort->server_sort, level);
-}
-
-/* load_sorted_by_server -- with what the server has sorted. */
-static void
-load_sorted_by_server(const NewBtree *btree, Tuplesortstate *sort, BtreeLevel *level)
-{
-	bool		deduplicate = wants_posting_lists(btree);
-	int			nkeys = IndexRelationGetNumberOfKeyAttributes(btree->index);
-	BTDedupStateData pending;
-	IndexTuple	tuple;
-
-	start_pending(&pending);
-	while ((tuple = tuplesort_getindextuple(sort, true)) != NULL)
-	{
-		if (!deduplicate)
-			btree_level_add(level, tuple, 0);
-		else if (pending.base == NULL ||
-				 _bt_keep_natts_fast(btree->index, pending.base, tuple) <= nkeys ||
-				 !_bt_dedup_save_htid(&pending, tuple))
-		{
-			add_pending(level, &pending);
-			_bt_dedup_start_pending(&pending, CopyIndexTuple(tuple), InvalidOffsetNumber);
-		}
-	}
-	add_pending(level, &pending);
-	pfree(pending.htids);
-}
-
-/*
- * load_entries
- *		With entries that we have sorted, as load_sorted_by_server.
- */
-static void
-load_entries(const NewBtree *btree, PartSort *sort, BtreeLevel *level)
 {
 	bool		is_unique = sort->part->info->ii_Unique;
 	bool		deduplicate = wants_posting_lists(btree) && !is_unique;
@@ -105,7 +55,7 @@ load_entries(const NewBtree *btree, PartSort *sort, BtreeLevel *level)
 		next = entry_sort_next(sort->sort);
 		if (sort->tuples != NULL)
 			prefetch_tuple(sort);
-		tuple = tuple_of_entry(btree, sort, entry);
+		tuple = key_code_tuple(sort->code, entry);
 		if (is_unique && next != NULL && have_same_keys(btree, sort, entry, next))
 			refuse_duplicate(btree, sort->part->info, tuple);
 		if (pending.base != NULL && !_bt_dedup_save_htid(&pending, tuple))
@@ -210,56 +160,4 @@ have_same_keys(const NewBtree *btree, PartSort *sort, const uint64 *left, const 
 		 _bt_keep_natts_fast(btree->index, key_code_tuple(sort->code, left),
 							 key_code_tuple(sort->code, right)) >
 		 IndexRelationGetNumberOfKeyAttributes(btree->index));
-}
-
-/* tuple_of_entry -- valid until the next call. */
-static IndexTuple
-tuple_of_entry(const NewBtree *btree, PartSort *sort, const uint64 *entry)
-{
-	IndexTuple	tuple = key_code_tuple(sort->code, entry);
-	ItemPointerData tid;
-
-	if (likely(tuple != NULL))
-		return tuple;
-	key_code_tid(sort->code, entry, &tid);
-	return tuple_of_row(btree, &sort->maker, &tid);
-}
-
-/*
- * tuple_of_row
- *		Make an index tuple of a row of which only the place is known.
- */
-static IndexTuple
-tuple_of_row(const NewBtree *btree, EntryMaker *maker, ItemPointer tid)
-{
-	Buffer		buffer = ReadBuffer(btree->heap, ItemPointerGetBlockNumber(tid));
-	MemoryContext old;
-	HeapTupleData row;
-	HeapTuple	copy;
-	ItemId		item;
-	IndexTuple	tuple;
-	Datum		values[INDEX_MAX_KEYS];
-	bool		isnull[INDEX_MAX_KEYS];
-
-	Assert(ItemPointerIsValid(tid));
-	LockBuffer(buffer, BUFFER_LOCK_SHARE);
-	item = PageGetItemId(BufferGetPage(buffer), ItemPointerGetOffsetNumber(tid));
-	row.t_data = (HeapTupleHeader) PageGetItem(BufferGetPage(buffer), item);
-	row.t_len = ItemIdGetLength(item);
-	row.t_tableOid = RelationGetRelid(btree->heap);
-	row.t_self = *tid;
-	copy = heap_copytuple(&row);
-	UnlockReleaseBuffer(buffer);
-
-	ExecStoreHeapTuple(copy, maker->slot, false);
-	if (!btree_entry_make(maker, values, isnull))
-		elog(ERROR, "row of an entry of index \"%s\" is not to be indexed",
-			 RelationGetRelationName(btree->index));
-	old = MemoryContextSwitchTo(GetPerTupleMemoryContext(maker->estate));
-	tuple = index_form_tuple(RelationGetDescr(btree->index), values, isnull);
-	MemoryContextSwitchTo(old);
-	tuple->t_tid = *tid;
-	ExecClearTuple(maker->slot);
-	heap_freetuple(copy);
-	return tuple;
 }

@@ -1,38 +1,10 @@
 /*-------------------------------------------------------------------------
  *
  * concurrent_build.c
- *	  Building a btree while others write to its table.
+ *	  Building a btree while sessions write to its table.
  *
- * The server's index_concurrently_build scans the table with a snapshot, sorts, and fills the
- * file; what others write meanwhile is added later, when the index is validated.  This does
- * the same.  The scan is the server's own (table_index_build_scan), so which rows have
- * entries, and under which of the TIDs of a chain of HOT updates, is not decided here.  The
- * entries are sorted as integers, and the pages are made, as in VACUUM FULL: see
- * key_code.c, entry_sort.c, btree_load.c, btree_level.c.  One process does it all.
- *
- * What differs from VACUUM FULL:
- *
- * - Rows change and go away meanwhile.  So an entry has to say all: see
- *	 key_code_stands_alone.  Expressions and predicates are left to the server, too: no
- *	 code runs here but the server's.
- * - The TIDs of a page come in any order, as those of chains are their roots', and a scan
- *	 may begin in the middle of the table.  So entries are sorted by TID as well.
- * - In a unique index equal keys are an error, as in the server's build, and there are no
- *	 posting lists, which could only be of nulls.
- * - The file was made by an earlier transaction.  So its pages are logged, whatever
- *	 wal_level is.  Until ours commits, the catalog says that the index is neither to be used
- *	 nor to be maintained, so nobody needs the pages.  But sessions have it open, and
- *	 pageinspect or pg_prewarm may read any page: one that has its block, and isn't written
- *	 yet, is in shared buffers as a page of zeroes then.  So all pages are dropped from there
- *	 when the file is complete.  One that is read in the midst of being written may be torn.
- *	 With checksums that is an error of whoever reads it, and not in shared buffers; without,
- *	 it goes like those of zeroes.
- * - The snapshot would hold back VACUUM elsewhere, so it ends with the scan, before the sort.
- *	 If a row goes away after that, its entry leads to a dead item, as usual: no item is
- *	 reused before the table's next VACUUM, which our lock forbids.
- *
- * After an error, or a crash, the file has some pages, and the catalog still says that it is
- * not to be used.
+ * As the server's index_concurrently_build does, with our sort and pages.  README.md says
+ * what differs from VACUUM FULL, and why no session needs the pages meanwhile.
  *
  * Portions Copyright (c) 2026, the pg_cyclone developers
  *
@@ -59,9 +31,6 @@
 #include "index_build/entry_sort.h"
 #include "index_build/key_code.h"
 
-/* The bits of an entry that are behind its TID */
-#define BITS_BEHIND_TID		1
-
 static EntrySort *begin_sort(const KeyCode *code, Relation heap);
 static void sort_entry(Relation index, ItemPointer tid, Datum *values, bool *isnull,
 					   bool is_alive, void *state);
@@ -76,7 +45,7 @@ concurrent_build_is_possible(Relation index, const IndexInfo *info)
 	if (index->rd_rel->relpersistence != RELPERSISTENCE_PERMANENT ||
 		info->ii_Expressions != NIL || info->ii_Predicate != NIL)
 		return false;
-	code = key_code_begin(index);
+	code = key_code_begin(index, KEY_CODE_ALL);
 	return code != NULL && key_code_stands_alone(code);
 }
 
@@ -87,15 +56,15 @@ concurrent_build(Relation heap, Relation index, IndexInfo *info)
 	MemoryContext context = AllocSetContextCreate(CurrentMemoryContext, "concurrent index build",
 												  ALLOCSET_DEFAULT_SIZES);
 	MemoryContext old = MemoryContextSwitchTo(context);
-	BtreeBuild *build = palloc0(btree_build_size(NULL, 1));
-	BtreePart	part = {.build = build,.index = index,.info = info,.by_code = true};
+	BtreeBuild *build = palloc0(btree_build_size(1));
+	BtreePart	part = {.build = build,.index = index,.info = info};
 	PartSort	sort = {.part = &part};
 
 	Assert(CheckRelationLockedByMe(heap, ShareUpdateExclusiveLock, true));
 	Assert(!index->rd_index->indisready && !index->rd_index->indisvalid && info->ii_Concurrent);
 	Assert(ActiveSnapshotSet());
 	btree_build_begin(build, NULL, 1, index);
-	sort.code = key_code_begin(index);
+	sort.code = key_code_begin(index, KEY_CODE_ALL);
 	sort.sort = begin_sort(sort.code, heap);
 	pgstat_progress_update_param(PROGRESS_CREATEIDX_SUBPHASE, PROGRESS_BTREE_PHASE_INDEXBUILD_TABLESCAN);
 	(void) table_index_build_scan(heap, index, info, true, true, sort_entry, &sort, NULL);
@@ -121,7 +90,7 @@ begin_sort(const KeyCode *code, Relation heap)
 	Size		most = (Size) RelationGetNumberOfBlocks(heap) * MaxHeapTuplesPerPage;
 
 	Assert(key_code_stands_alone(code));
-	return entry_sort_begin(key_code_words(code), BITS_BEHIND_TID, Max(Min(capacity, most), 1));
+	return entry_sort_begin(key_code_words(code), 0, Max(Min(capacity, most), 1));
 }
 
 /* sort_entry -- for table_index_build_scan: sort the entry of a row. */

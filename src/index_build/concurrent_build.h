@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * concurrent_build.h
- *	  Building a btree while others write to its table.
+ *	  Building a btree while sessions write to its table.
  *
  * Portions Copyright (c) 2026, the pg_cyclone developers
  *

@@ -3,27 +3,10 @@
  * entry_sort.c
  *	  Sorting index entries that are integers.
  *
- * An entry has its key in the high bits, and the TID of its row in the low bits, its
- * tail (see key_code.c).  Entries come in the order of their rows, so a stable sort
- * needs to look at keys only.
- *
- * So entries are sorted by radix: a pass for each digit of eight bits, from low
- * to high, moves them from one array to another.  Digits in which all keys are
- * equal are left out.  With long keys, only as many high digits are used as divide
- * the entries into groups of a few.  Each group is sorted by itself afterwards, large
- * ones by the same means.  Entries that come in order are left as they are.
- *
- * A table whose rows were in the order of an index, and were copied by several processes,
- * has them in stretches of that order.  They are dealt to piles: each stretch goes to a
- * pile whose last entry is smaller.  If a few piles are enough, merging these needs one
- * pass.
- *
- * When the array is full, what is in it is sorted and written to a temporary
- * file as a run, and the runs are merged at the end.  Then the array is their buffers.  If
- * it is too small for that, some runs at a time are merged to longer ones, in another
- * file, until they are few enough; then there are two files for a while.  All runs are in
- * one file, as each file has a buffer of its own.  Files are the server's, and so
- * temp_file_limit holds for them.
+ * An entry has its key in the high bits, and the TID of its row in the low bits, its tail
+ * (key_code.c).  Entries come in the order of their rows.  In memory they are sorted by
+ * radix, or stretches that are in order are merged; what has no room is written to a
+ * temporary file in runs, which are merged at the end.  See README.md.
  *
  * Portions Copyright (c) 2026, the pg_cyclone developers
  *

@@ -3,44 +3,15 @@
  * index_builds.c
  *	  Rebuilding several indexes of a table at once.
  *
- * The server builds one index after the other, and those of some kinds with
- * parallel workers of its own.  These share out reading the table and sorting,
- * but one process merges what they have sorted and writes the index.  Where
- * there are several indexes, a process for each wastes nothing, and a large
- * btree can be built by all processes together (see btree_build.c).
+ * Many indexes are built at once, by a team whose members take one index after the
+ * other, or one part of a btree: those whose entries are sorted as integers several at a
+ * time, with one pass over the table.  Such builds are so much cheaper that there is a team
+ * of the leader alone, too.  The server then builds the others one at a time.  README.md
+ * says which those are, and how a btree in parts is built.
  *
- * So the indexes are built in two steps:
- *
- *	 1. many at once, by a team whose members take one index after the other, or
- *		one part of a btree, the most costly first; those whose entries are sorted
- *		as integers several at a time, with one pass over the table.  Such builds
- *		are so much cheaper that there is a team of the leader alone, too.
- *	 2. the others one at a time, each by the server
- *
- * index_builds_plan.c decides beforehand which are the others.  An index that
- * isn't plain (see plain_index.c) is one, but a table may have only one of that
- * sort.  While the server builds it, all other indexes are there, so code that runs
- * for it may do as it likes, and the server keeps that code from using the index
- * itself.  The most costly indexes are left to the server, too, if all finish
- * earlier then, because the rest can't keep the processes equally busy.  Btrees are
- * divided for the same reason, again the most costly first.
- *
- * A process in parallel mode must not write to catalogs.  So the leader gives all
- * indexes of the first step their new files before there is a team, and notes
- * their sizes after it.  For an index that we don't sort, and don't divide, a member
- * calls the access method's own routine, as the server does.  It writes the new file
- * and WAL.  As in the server's VACUUM FULL, unique indexes are not checked for
- * duplicates.
- *
- * For btrees that are divided, and that we sort, the processes collect the entries
- * first, with one pass over the table that all share (btree_collect.c), as far as there
- * is memory.  If that fails they are divided as if it hadn't been tried.
- *
- * maintenance_work_mem is shared out among the processes of the team.
- *
- * This file has the steps of a rebuild in their order, from the new files to the
- * sizes in the catalogs.  index_builds_plan.c decides, index_builds_list.c lists
- * what the team does; btree_build.c and server_build.c build.
+ * A process in parallel mode must not write to catalogs.  So the leader gives all indexes of
+ * the team their new files before there is one, and notes their sizes after it.  As in the
+ * server's VACUUM FULL, unique indexes are not checked for duplicates.
  *
  * Portions Copyright (c) 2026, the pg_cyclone developers
  *
@@ -78,10 +49,8 @@
 #include "guards/guards.h"
 #include "index_build/btree_build.h"
 #include "index_build/index_builds.h"
-#include "index_build/index_builds_list.h"
 #include "index_build/index_builds_plan.h"
 #include "index_build/plain_index.h"
-#include "index_build/server_build.h"
 #include "library.h"
 #include "pace/pace.h"
 #include "report/progress.h"
@@ -117,25 +86,26 @@ static void leave_as_worker(void *state);
 static void give_new_file(Oid relid);
 static void build_at_once(IndexBuilds *builds, IndexBuildsResult *result);
 static void share_memory(int nmembers);
-static void begin_collection(Builder *leader, const IndexBuilds *builds, Division *divisions);
+static void place_btrees(IndexBuilds *builds, Size place);
+static void begin_collection(Builder *leader, IndexBuilds *builds);
+static void collect_none(TeamShared *shared, IndexBuilds *builds);
+static Size choose_collected(TeamShared *shared, IndexBuilds *builds, Relation heap, int nparts);
 static BtreeBuild *btree_of(TeamShared *shared, const TeamBuild *build);
-static bool collect(Team *team, Builder *leader);
-static void run_phases(Team *team, Builder *leader);
+static bool collect_by_team(Team *team, Builder *leader);
+static void build_by_team(Team *team, Builder *leader);
 static void build_phase(void *state, int phase);
 static bool attach_collection(Builder *builder);
 static void detach_collection(Builder *builder);
 static void collect_entries(Builder *builder);
 static void build_groups(Builder *builder, pg_atomic_uint32 *next, uint32 end);
 static void build_group(Builder *builder, TeamBuild *builds, int nbuilds);
+static void build_by_server(TeamShared *shared, TeamBuild *build, BtreePart *part, Relation heap);
 static void open_part(Builder *builder, const TeamBuild *build, BtreePart *part);
 static void join_parts(TeamShared *shared);
 static void while_waiting(void);
 static void take_over(IndexBuilds *builds, TeamShared *shared, IndexBuildsResult *result);
-static void set_index_statistics(const TeamBuild *build);
-static void set_table_statistics(Oid relid, double tuples);
 static void set_size(Relation rel, double tuples);
 static void build_alone(IndexBuilds *builds, IndexBuildsResult *result);
-static void reindex_by_server(void *arg);
 
 /* index_builds_run -- rebuild all indexes, as planned. */
 void
@@ -198,28 +168,29 @@ give_new_file(Oid relid)
 /*
  * build_at_once
  *		The first step: have a team build indexes.
+ *
+ * Workers wait until a phase begins, so the list of builds is filled after they are
+ * launched, when their number is known.
  */
 static void
 build_at_once(IndexBuilds *builds, IndexBuildsResult *result)
 {
-	int			nbuilds = builds->nbuilds - builds->nalone;
 	int			nest_level = NewGUCNestLevel();
-	MemoryContext context = AllocSetContextCreate(CurrentMemoryContext, "samples for btrees",
+	MemoryContext context = AllocSetContextCreate(CurrentMemoryContext, "list of index builds",
 												  ALLOCSET_DEFAULT_SIZES);
 	MemoryContext old = MemoryContextSwitchTo(context);
-	Division   *divisions = builds_sample(builds);
-	Size		list_size = builds_list_room(builds, divisions);
+	Size		list_size = builds_list_room(builds);
 	Builder		leader = {0};
 	Team	   *team;
 	TeamShared *shared;
 	TeamShared *found;
 
-	MemoryContextSwitchTo(old);
+	place_btrees(builds, list_size);
 	share_memory(builds->nmembers);
-	result->at_once = nbuilds;
+	result->at_once = builds->nbuilds - builds->nalone;
 	result->memory = maintenance_work_mem;
 	team = team_create("pg_cyclone_index_worker_main", builds->nmembers - 1,
-					   add_size(list_size, builds_btrees_room(builds, divisions)), false);
+					   add_size(list_size, builds_btrees_room(builds)), false);
 	leader.shared = shared = team_shared(team);
 	shared->leader_pid = MyProcPid;
 	shared->leader_number = guards_leader();
@@ -230,27 +201,18 @@ build_at_once(IndexBuilds *builds, IndexBuildsResult *result)
 		SharedFileSetInit(&shared->files, team_segment(team));
 	pg_atomic_init_u32(&shared->done, 0);
 
-	/*
-	 * workers wait until the phase begins, so the list of builds may be
-	 * filled after they are launched
-	 */
 	team_launch(team);
 	result->members = shared->nmembers = team_launched_workers(team) + 1;
-	builds_divide(builds, divisions, shared->nmembers);
-	begin_collection(&leader, builds, divisions);
-	for (int i = 0; i < nbuilds; i++)
-		result->divided += divisions[i].nparts > 1;
-	builds_list(shared, builds, divisions, list_size);
-
 	current_shared = shared;
-	if (shared->ncollected > 0 && !collect(team, &leader))
+	begin_collection(&leader, builds);
+	builds_list(shared, builds);
+	if (shared->ncollected > 0 && !collect_by_team(team, &leader))
 	{
-		builds_divide(builds, divisions, shared->nmembers);
-		builds_list(shared, builds, divisions, list_size);
+		collect_none(shared, builds);
+		builds_list(shared, builds);
 	}
-	MemoryContextDelete(context);
-	run_phases(team, &leader);
 	result->collected = shared->ncollected;
+	build_by_team(team, &leader);
 	while_waiting();
 	join_parts(shared);
 	/* the shared block ends with the team */
@@ -260,67 +222,105 @@ build_at_once(IndexBuilds *builds, IndexBuildsResult *result)
 
 	AtEOXact_GUC(false, nest_level);
 	take_over(builds, found, result);
-	pfree(found);
+	MemoryContextSwitchTo(old);
+	MemoryContextDelete(context);
+}
+
+/* place_btrees -- say where in the shared block what processes share of each btree is. */
+static void
+place_btrees(IndexBuilds *builds, Size place)
+{
+	for (int i = builds->nalone; i < builds->nbuilds; i++)
+		if (builds->builds[i].entry_size > 0)
+		{
+			builds->builds[i].btree = place;
+			place += MAXALIGN(btree_build_size(builds->builds[i].nparts));
+		}
 }
 
 /*
  * begin_collection
- *		Leader: have the entries of divided indexes collected, of as many as there is
- *		memory for.
+ *		Leader: prepare to collect entries of btrees, of as many as there is memory for.
+ */
+static void
+begin_collection(Builder *leader, IndexBuilds *builds)
+{
+	TeamShared *shared = leader->shared;
+	Relation	heap = table_open(builds->relid, NoLock);
+	int			nparts = builds_parts(shared->nmembers);
+	Size		size = choose_collected(shared, builds, heap, nparts);
+	char	   *failure = NULL;
+
+	shared->collection = DSM_HANDLE_INVALID;
+	if (shared->ncollected > 0)
+		leader->segment = attempt_create_segment(size, &failure);
+	if (leader->segment != NULL)
+	{
+		btree_collection_begin(dsm_segment_address(leader->segment), size,
+							   RelationGetNumberOfBlocks(heap), nparts, shared->ncollected);
+		shared->collection = dsm_segment_handle(leader->segment);
+	}
+	else
+		collect_none(shared, builds);
+	table_close(heap, NoLock);
+}
+
+/* collect_none -- have all indexes built whole. */
+static void
+collect_none(TeamShared *shared, IndexBuilds *builds)
+{
+	shared->ncollected = 0;
+	for (int i = builds->nalone; i < builds->nbuilds; i++)
+	{
+		builds->builds[i].sample = NULL;
+		builds->builds[i].nparts = 1;
+		builds->builds[i].collected = -1;
+	}
+}
+
+/*
+ * choose_collected
+ *		Choose the indexes whose entries are collected, and take a sample of each.
+ *		Returns how much shared memory they take.
  *
  * The entries collected of all indexes, and the memory to sort a part in each process,
  * must be within the memory of the team.
  */
-static void
-begin_collection(Builder *leader, const IndexBuilds *builds, Division *divisions)
+static Size
+choose_collected(TeamShared *shared, IndexBuilds *builds, Relation heap, int nparts)
 {
-	TeamShared *shared = leader->shared;
-	const IndexBuild *first = &builds->builds[builds->nalone];
-	int			nparts = builds_collected_parts(shared->nmembers);
+	BlockNumber nblocks = RelationGetNumberOfBlocks(heap);
 	double		part_rows = builds->rows * INEQUALITY / nparts;
 	Size		entry_sizes = 0;
 	Size		largest = 0;
 	Size		size = 0;
-	char	   *failure = NULL;
-	Relation	heap = table_open(builds->relid, NoLock);
-	BlockNumber nblocks = RelationGetNumberOfBlocks(heap);
 
-	Assert(shared->nmembers > 0);
-	table_close(heap, NoLock);
-	shared->collection = DSM_HANDLE_INVALID;
-	for (int i = 0; i < builds->nbuilds - builds->nalone; i++)
+	collect_none(shared, builds);
+	for (int i = builds->nalone; i < builds->nbuilds && shared->nmembers > 1; i++)
 	{
+		IndexBuild *build = &builds->builds[i];
+		Relation	index;
 		Size		size_with;
 
-		if (divisions[i].sample == NULL || !builds_can_collect(&first[i]))
+		if (!build->is_divisible)
 			continue;
 		size_with = btree_collection_size(builds->rows, nblocks, nparts, shared->ncollected + 1,
-										  entry_sizes + first[i].entry_size);
-		if (size_with + shared->nmembers * part_rows * 2 * Max(largest, first[i].entry_size) >
+										  entry_sizes + build->entry_size);
+		if (size_with + shared->nmembers * part_rows * 2 * Max(largest, build->entry_size) >
 			shared->nmembers * maintenance_work_mem * 1024.0)
 			continue;
+		index = index_open(build->relid, NoLock);
+		build->sample = btree_sample(heap, index, nparts);
+		index_close(index, NoLock);
+		if (build->sample == NULL)
+			continue;
+		build->nparts = nparts;
+		build->collected = shared->ncollected++;
 		size = size_with;
-		entry_sizes += first[i].entry_size;
-		largest = Max(largest, first[i].entry_size);
-		divisions[i].collected = shared->ncollected++;
+		entry_sizes += build->entry_size;
+		largest = Max(largest, build->entry_size);
 	}
-	if (shared->ncollected == 0)
-		return;
-
-	leader->segment = attempt_create_segment(size, &failure);
-	if (leader->segment == NULL)
-		shared->ncollected = 0;
-	else
-	{
-		btree_collection_begin(dsm_segment_address(leader->segment), size, nblocks, nparts,
-							   shared->ncollected);
-		shared->collection = dsm_segment_handle(leader->segment);
-	}
-	for (int i = 0; i < builds->nbuilds - builds->nalone; i++)
-		if (leader->segment == NULL)
-			divisions[i].collected = -1;
-		else if (divisions[i].collected >= 0)
-			divisions[i].nparts = nparts;
+	return size;
 }
 
 /* btree_of -- what the parts of a btree share; NULL if the access method builds it. */
@@ -387,12 +387,9 @@ leave_as_worker(void *state)
 	progress_clear();
 }
 
-/*
- * collect
- *		Leader: have the team collect entries; false if they aren't all there.
- */
+/* collect_by_team -- leader: have the team collect entries; false if they aren't all there. */
 static bool
-collect(Team *team, Builder *leader)
+collect_by_team(Team *team, Builder *leader)
 {
 	TeamShared *shared = leader->shared;
 	instr_time	start;
@@ -403,20 +400,19 @@ collect(Team *team, Builder *leader)
 	if (btree_collection_is_whole(dsm_segment_address(leader->segment)))
 		return true;
 	shared->collection = DSM_HANDLE_INVALID;
-	shared->ncollected = 0;
 	detach_collection(leader);
 	return false;
 }
 
 /*
- * run_phases
+ * build_by_team
  *		Leader: have the team build.
  *
  * The collected entries are given back before other indexes are built, which may need
  * all memory.
  */
 static void
-run_phases(Team *team, Builder *leader)
+build_by_team(Team *team, Builder *leader)
 {
 	TeamShared *shared = leader->shared;
 
@@ -550,27 +546,24 @@ build_group(Builder *builder, TeamBuild *builds, int nbuilds)
 	MemoryContext old = MemoryContextSwitchTo(context);
 	Relation	heap = table_open(shared->relid, ShareLock);
 	BtreePart  *parts = palloc0_array(BtreePart, nbuilds);
-	instr_time	start;
 
-	Assert(nbuilds > 0);
-	INSTR_TIME_SET_CURRENT(start);
+	Assert(nbuilds == 1 || (builds[0].btree != 0 && builds[0].collected < 0));
 	progress_index(builds[0].relid, 0);
 	DEBUG_POINT("rewrite-index");
 
 	for (int i = 0; i < nbuilds; i++)
 		open_part(builder, &builds[i], &parts[i]);
-	if (builds[0].btree != 0)
-		btree_build_parts(parts, nbuilds, shared->has_files ? &shared->files : NULL, heap);
+	if (builds[0].btree == 0)
+		parts[0].is_given_up = true;
+	else if (parts[0].collection != NULL)
+		btree_build_collected(&parts[0], &shared->files, heap);
 	else
-	{
-		Assert(nbuilds == 1);
-		parts[0].counts = *parts[0].index->rd_indam->ambuild(heap, parts[0].index, parts[0].info);
-		pg_atomic_fetch_add_u32(&shared->done, 1);
-		parts[0].seconds = seconds_since(start);
-	}
+		btree_build_whole(parts, nbuilds, heap);
 
 	for (int i = 0; i < nbuilds; i++)
 	{
+		if (parts[i].is_given_up)
+			build_by_server(shared, &builds[i], &parts[i], heap);
 		builds[i].counts = parts[i].counts;
 		builds[i].seconds = parts[i].seconds;
 		index_close(parts[i].index, NoLock);
@@ -579,6 +572,20 @@ build_group(Builder *builder, TeamBuild *builds, int nbuilds)
 
 	MemoryContextSwitchTo(old);
 	MemoryContextDelete(context);
+}
+
+/* build_by_server -- have the access method's own routine fill an index. */
+static void
+build_by_server(TeamShared *shared, TeamBuild *build, BtreePart *part, Relation heap)
+{
+	instr_time	start;
+
+	INSTR_TIME_SET_CURRENT(start);
+	progress_index(build->relid, 0);
+	part->counts = *part->index->rd_indam->ambuild(heap, part->index, part->info);
+	part->seconds += seconds_since(start);
+	build->btree = 0;
+	pg_atomic_fetch_add_u32(&shared->done, 1);
 }
 
 /* open_part -- open the index of a build, and fill in what its part is. */
@@ -591,7 +598,7 @@ open_part(Builder *builder, const TeamBuild *build, BtreePart *part)
 	part->build = btree_of(builder->shared, build);
 	part->number = build->part;
 	part->index = index_open(build->relid, AccessExclusiveLock);
-	part->by_code = build->by_code;
+	part->key_columns = build->key_columns;
 	part->ndone = &builder->shared->done;
 	part->tuple_size = build->tuple_size;
 	if (build->collected >= 0 && builder->segment != NULL)
@@ -612,7 +619,7 @@ open_part(Builder *builder, const TeamBuild *build, BtreePart *part)
  *		Leader, when the team has done its work: make whole btrees of the parts.
  *
  * The TeamBuild of the first part becomes that of the whole index.  Those of the
- * other parts lose their relid.
+ * other parts lose their relid.  A process builds several parts, one after the other.
  */
 static void
 join_parts(TeamShared *shared)
@@ -625,7 +632,6 @@ join_parts(TeamShared *shared)
 	{
 		TeamBuild  *whole = &shared->builds[i];
 		BtreeBuild *btree = btree_of(shared, whole);
-		bool		is_collected = whole->collected >= 0 && shared->ncollected > 0;
 		Relation	heap;
 		Relation	index;
 		instr_time	start;
@@ -639,13 +645,10 @@ join_parts(TeamShared *shared)
 			if (build->btree != whole->btree || build->part == 0)
 				continue;
 			whole->counts.index_tuples += build->counts.index_tuples;
-			whole->seconds = is_collected ? whole->seconds + build->seconds :
-				Max(whole->seconds, build->seconds);
+			whole->seconds += build->seconds;
 			build->relid = InvalidOid;
 		}
-
-		/* a process builds several such parts, one after the other */
-		if (is_collected)
+		if (whole->collected >= 0)
 			whole->seconds = whole->seconds / shared->nmembers +
 				shared->collect_seconds / shared->ncollected;
 
@@ -673,47 +676,32 @@ while_waiting(void)
 /*
  * take_over
  *		Note what the team found, in the catalogs and for the report.
+ *
+ * An empty index has its size there already.  Live rows were counted while indexes were
+ * built.
  */
 static void
 take_over(IndexBuilds *builds, TeamShared *shared, IndexBuildsResult *result)
 {
+	Relation	heap = table_open(builds->relid, NoLock);
+
 	for (int i = 0; i < shared->nbuilds; i++)
 	{
-		if (!OidIsValid(shared->builds[i].relid))
+		const TeamBuild *build = &shared->builds[i];
+		Relation	index;
+
+		if (!OidIsValid(build->relid))
 			continue;
-		set_index_statistics(&shared->builds[i]);
-		result->built(result->arg, shared->builds[i].relid, shared->builds[i].seconds);
+		index = index_open(build->relid, NoLock);
+		if (build->counts.index_tuples > 0)
+			set_size(index, build->counts.index_tuples);
+		index_close(index, NoLock);
+		result->built(result->arg, build->relid, build->seconds);
 	}
-	set_table_statistics(builds->relid, shared->builds[0].counts.heap_tuples);
+	if (compat_index_build_counts_rows(heap))
+		set_size(heap, shared->builds[0].counts.heap_tuples);
+	table_close(heap, NoLock);
 	CommandCounterIncrement();
-}
-
-/*
- * set_index_statistics
- *		Note the size of an index in pg_class.  An empty one has its size there already.
- */
-static void
-set_index_statistics(const TeamBuild *build)
-{
-	Relation	index = index_open(build->relid, NoLock);
-
-	if (build->counts.index_tuples > 0)
-		set_size(index, build->counts.index_tuples);
-	index_close(index, NoLock);
-}
-
-/*
- * set_table_statistics
- *		Note the number of live rows, as it was counted while an index was built.
- */
-static void
-set_table_statistics(Oid relid, double tuples)
-{
-	Relation	rel = table_open(relid, NoLock);
-
-	if (compat_index_build_counts_rows(rel))
-		set_size(rel, tuples);
-	table_close(rel, NoLock);
 }
 
 /* set_size -- note in pg_class how large a relation is, none of it frozen. */
@@ -736,24 +724,17 @@ build_alone(IndexBuilds *builds, IndexBuildsResult *result)
 	for (int i = builds->nalone - 1; i >= 0; i--)
 	{
 		Oid			relid = builds->builds[i].relid;
+		ReindexParams params = {0};
 		instr_time	start;
 
 		INSTR_TIME_SET_CURRENT(start);
 		progress_index(relid, 0);
 		DEBUG_POINT("rewrite-index-alone");
-		server_build(builds->builds[i].has_workers, reindex_by_server, &relid);
+		/* here a guard may hold it, as none can once the build has begun */
+		guards_point();
+		reindex_index(NULL, relid, true, get_rel_persistence(relid), &params);
 		CommandCounterIncrement();
 		pgstat_progress_update_param(PROGRESS_REPACK_INDEX_REBUILD_COUNT, ++ndone);
 		result->built(result->arg, relid, seconds_since(start));
 	}
-}
-
-/* reindex_by_server -- have the server build one. */
-static void
-reindex_by_server(void *arg)
-{
-	Oid			relid = *(Oid *) arg;
-	ReindexParams params = {0};
-
-	reindex_index(NULL, relid, true, get_rel_persistence(relid), &params);
 }

@@ -18,8 +18,8 @@ typedef struct IndexBuilds IndexBuilds;
 typedef struct IndexBuildsResult
 {
 	int			at_once;		/* how many indexes were built by a team */
-	int			divided;		/* how many of those into parts */
-	int			collected;		/* and of these, with one pass that all share */
+	int			collected;		/* how many of those with a pass that all
+								 * share */
 	int			members;		/* of that team */
 	int			memory;			/* of each, in kB */
 	/* the caller's, called for each index with the time that its build took */

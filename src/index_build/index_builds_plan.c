@@ -1,10 +1,12 @@
 /*-------------------------------------------------------------------------
  *
  * index_builds_plan.c
- *	  Planning which indexes of a table are built at once, and which one by one.
+ *	  Planning which indexes of a table a team builds, in which parts and order, and
+ *	  which the server builds one by one.
  *
- * index_builds.c has the two steps.  Here their costs are compared, to decide which
- * indexes are left to the server, and which btrees are divided.
+ * index_builds.c has the team.  The server gets what isn't plain (plain_index.c), and a large
+ * index that we don't sort, if it has workers for that and the team would wait for one of its
+ * processes.
  *
  * Portions Copyright (c) 2026, the pg_cyclone developers
  *
@@ -19,11 +21,13 @@
 #include "catalog/pg_am.h"
 #include "catalog/pg_class.h"
 #include "miscadmin.h"
+#include "nodes/pg_list.h"
 #include "optimizer/cost.h"
 #include "optimizer/optimizer.h"
 #include "optimizer/paths.h"
 #include "storage/bufmgr.h"
 #include "storage/lmgr.h"
+#include "storage/shmem.h"
 #include "utils/lsyscache.h"
 
 #include "compat.h"
@@ -31,50 +35,31 @@
 #include "index_build/index_builds_plan.h"
 #include "index_build/key_code.h"
 #include "index_build/plain_index.h"
-#include "index_build/server_build.h"
 #include "relation_size.h"
 #include "team/degree.h"
 
-/*
- * Costs, to compare plans.  The unit is sorting and writing a page of a btree whose
- * first column is passed by value, which takes about 0.1 ms.  The other costs were
- * measured against it in CPU time, in tables of one and two million rows.  The serial
- * part of a build by several processes is what one of them does alone.
- */
-#define HEAP_PAGE_COST				0.08
-#define BY_CODE_PAGE_COST			0.25
-#define BY_PREFIX_PAGE_COST			0.4
-#define BY_VALUE_PAGE_COST			1.0
-#define BY_VALUE_SERIAL_PART		0.36
-#define BY_REFERENCE_PAGE_COST		1.4
-#define OTHER_KIND_PAGE_COST		10.0
-#define OTHER_SERIAL_PART			0.15
+/* What a page of an index takes, if we sort its entries, in any other btree, and in other kinds */
+#define OUR_PAGE_WEIGHT			1
+#define BTREE_PAGE_WEIGHT		4
+#define OTHER_PAGE_WEIGHT		40
 
 /*
- * Dividing a btree: for each part a process reads the whole table and compares all
- * rows with the bounds.  There is a sample to be taken, and parts to be joined.
+ * With workers the server builds an index about twice as fast, so it gets one that takes
+ * at least this many times as long as the others that we don't sort
  */
-#define BY_VALUE_BOUND_COST			0.05	/* a page of the index */
-#define BY_REFERENCE_BOUND_COST		0.2
-#define DIVISION_COST				40.0
+#define LARGE_FOR_TEAM			2
 
-/* How many entries such a page has, unless duplicates are stored once */
-#define ENTRIES_OF_PAGE				366
-
-/* An index whose entries make more runs than this is sorted by the server */
-#define MAX_RUNS			256
+/* Into how many parts a btree is divided for each process */
+#define PARTS_OF_PROCESS		4
 
 static IndexBuilds *list_indexes(Relation rel, Oid new_relid, int asked);
-static void estimate_costs(IndexBuild *build, Relation index, BlockNumber heap_pages,
-						   double entries, Oid new_relid);
 static void plan_sort(IndexBuild *build, const IndexBuilds *builds, Relation index);
+static void plan_tuples(IndexBuild *build, const IndexBuilds *builds);
 static Size average_tuple_size(Relation index, double pages, double entries);
-static bool is_divisible(Relation index, Relation rel);
 static int	compare_builds(const void *a, const void *b);
 static int	plan_members(IndexBuilds *builds, Relation rel, int asked);
-static int	plan_alone(const IndexBuilds *builds, int *ndivided);
-static double best_time_at_once(const IndexBuild *builds, int nbuilds, int nmembers, int *ndivided);
-static double time_at_once(const IndexBuild *builds, int nbuilds, int nmembers, int ndivided);
+static int	plan_alone(const IndexBuilds *builds);
+static void list_groups(TeamShared *shared, const IndexBuilds *builds, List *numbers);
 
 /* index_builds_plan -- plan how to rebuild the indexes of a table. */
 IndexBuilds *
@@ -83,7 +68,7 @@ index_builds_plan(Relation rel, Oid new_relid, int asked)
 	IndexBuilds *builds;
 	int			nplain = 0;
 	int			nsorted = 0;
-	int			ndivided = 0;
+	int			ndivisible = 0;
 
 	Assert(CheckRelationLockedByMe(rel, AccessExclusiveLock, true));
 	Assert(CheckRelationOidLockedByMe(new_relid, AccessExclusiveLock, true));
@@ -97,23 +82,19 @@ index_builds_plan(Relation rel, Oid new_relid, int asked)
 	if (builds->nbuilds - nplain > 1)
 		return NULL;
 
-	builds->nalone = plan_alone(builds, &ndivided);
-	if (ndivided == 0)
-		builds->nmembers = Min(builds->nmembers, builds->nbuilds - builds->nalone);
+	builds->nalone = plan_alone(builds);
 	for (int i = builds->nalone; i < builds->nbuilds; i++)
+	{
 		nsorted += builds->builds[i].entry_size > 0;
+		ndivisible += builds->builds[i].is_divisible;
+	}
+	if (ndivisible == 0)
+		builds->nmembers = Min(builds->nmembers, builds->nbuilds - builds->nalone);
 	if (builds->nmembers < 2 && nsorted == 0)
 		return NULL;
-
-	for (int i = builds->nalone; ndivided > 0; i++)
-	{
-		Assert(i < builds->nbuilds);
-		if (builds->builds[i].is_divisible)
-		{
-			builds->builds[i].is_divided = true;
-			ndivided--;
-		}
-	}
+	for (int i = builds->nalone; i < builds->nbuilds; i++)
+		builds->builds[i].nparts = builds->nmembers > 1 && builds->builds[i].is_divisible ?
+			builds_parts(builds->nmembers) : 1;
 	return builds;
 }
 
@@ -127,9 +108,9 @@ list_indexes(Relation rel, Oid new_relid, int asked)
 	IndexBuilds *builds = palloc0_object(IndexBuilds);
 	List	   *indexes = RelationGetIndexList(rel);
 	Relation	new_rel = table_open(new_relid, NoLock);
-	BlockNumber heap_pages = RelationGetNumberOfBlocks(new_rel);
 	BlockNumber old_pages = RelationGetNumberOfBlocks(rel);
-	double		shrinkage = Min((double) heap_pages / Max(old_pages, 1), 1);
+	BlockNumber new_pages = RelationGetNumberOfBlocks(new_rel);
+	double		shrinkage = Min((double) new_pages / Max(old_pages, 1), 1);
 
 	builds->rows = Max(new_rel->rd_rel->reltuples, 0);
 	table_close(new_rel, NoLock);
@@ -143,85 +124,59 @@ list_indexes(Relation rel, Oid new_relid, int asked)
 
 		build->relid = relid;
 		build->plain = index_is_plain(index);
-		build->is_divisible = is_divisible(index, rel);
 		build->pages = shrinkage * relation_blocks(index);
+		build->has_workers = index->rd_indam->amcanbuildparallel &&
+			plan_create_index_workers(new_relid, relid) > 0;
+		build->weight = build->pages *
+			(index->rd_rel->relam == BTREE_AM_OID ? BTREE_PAGE_WEIGHT : OTHER_PAGE_WEIGHT);
+		plan_sort(build, builds, index);
 		index_close(index, NoLock);
 	}
 	builds->nmembers = plan_members(builds, rel, asked);
-
 	for (int i = 0; i < builds->nbuilds; i++)
-	{
-		IndexBuild *build = &builds->builds[i];
-		Relation	index = index_open(build->relid, NoLock);
-
-		plan_sort(build, builds, index);
-		estimate_costs(build, index, heap_pages, shrinkage * index->rd_rel->reltuples, new_relid);
-		index_close(index, NoLock);
-	}
+		plan_tuples(&builds->builds[i], builds);
 	qsort(builds->builds, builds->nbuilds, sizeof(IndexBuild), compare_builds);
 	return builds;
 }
 
 /*
- * estimate_costs
- *		What it costs to build an index, by one process and as the server does.
- *
- * Duplicates make it small, but not cheap.
- */
-static void
-estimate_costs(IndexBuild *build, Relation index, BlockNumber heap_pages, double entries,
-			   Oid new_relid)
-{
-	bool		is_btree = index->rd_rel->relam == BTREE_AM_OID;
-	bool		by_value = is_btree && TupleDescAttr(RelationGetDescr(index), 0)->attbyval;
-	double		server_page_cost = by_value ? BY_VALUE_PAGE_COST :
-		is_btree ? BY_REFERENCE_PAGE_COST : OTHER_KIND_PAGE_COST;
-	double		serial_part = by_value ? BY_VALUE_SERIAL_PART : OTHER_SERIAL_PART;
-	int			nworkers = server_build_workers(new_relid, index);
-	double		pages = Max(build->pages, entries / ENTRIES_OF_PAGE);
-	double		server_entries_cost = Max(server_page_cost * build->pages, entries / ENTRIES_OF_PAGE);
-
-	build->entries_cost = build->entry_size == 0 ? server_entries_cost :
-		pages * (build->tuple_size > 0 ? BY_PREFIX_PAGE_COST : BY_CODE_PAGE_COST);
-	build->pass_cost = HEAP_PAGE_COST * heap_pages;
-	build->cost = build->pass_cost + build->entries_cost;
-	build->bounds_cost = DIVISION_COST +
-		(by_value || build->entry_size > 0 ? BY_VALUE_BOUND_COST : BY_REFERENCE_BOUND_COST) * pages;
-
-	/*
-	 * a table that doesn't fit in memory may have to be read again for each
-	 * part
-	 */
-	build->disk_cost = heap_pages > effective_cache_size ? HEAP_PAGE_COST * heap_pages : 0;
-	build->has_workers = nworkers > 0;
-	build->server_cost = (build->pass_cost + server_entries_cost) *
-		(serial_part + (1 - serial_part) / (nworkers + 1));
-}
-
-/*
  * plan_sort
  *		Do we sort the entries of this index ourselves, and how large are they?
+ *
+ * The entries of a small index aren't worth being collected, and of a partial one we don't
+ * know how many there are.
  */
 static void
 plan_sort(IndexBuild *build, const IndexBuilds *builds, Relation index)
 {
-	double		memory = maintenance_work_mem * 1024.0 / builds->nmembers;
-	KeyCode    *code = build->plain ? key_code_begin(index) : NULL;
-	Size		size;
+	KeyCode    *code = build->plain ? key_code_begin(index, KEY_CODE_ALL) : NULL;
 
-	Assert(builds->nmembers > 0);
 	if (code == NULL)
 		return;
-	size = key_code_words(code) * sizeof(uint64);
-	if (!key_code_has_tuples(code))
-	{
-		if (2 * size * builds->rows <= MAX_RUNS * memory)
-			build->entry_size = size;
-		return;
-	}
-	build->tuple_size = average_tuple_size(index, build->pages, builds->rows);
-	if ((2 * size + build->tuple_size) * builds->rows <= memory)
-		build->entry_size = size;
+	build->entry_size = key_code_words(code) * sizeof(uint64);
+	build->key_columns = key_code_columns(code);
+	if (key_code_has_tuples(code))
+		build->tuple_size = average_tuple_size(index, build->pages, builds->rows);
+	else
+		build->is_divisible = DEBUG_LIMIT(btree_parts, 0) > 0 ||
+			(build->pages >= min_parallel_index_scan_size &&
+			 RelationGetIndexPredicate(index) == NIL);
+}
+
+/*
+ * plan_tuples
+ *		Leave an index to the server if its entries need tuples, and have no room in the
+ *		memory of one process.
+ */
+static void
+plan_tuples(IndexBuild *build, const IndexBuilds *builds)
+{
+	double		memory = maintenance_work_mem * 1024.0 / builds->nmembers;
+
+	if (build->tuple_size > 0 && (2 * build->entry_size + build->tuple_size) * builds->rows > memory)
+		build->entry_size = 0;
+	if (build->entry_size > 0)
+		build->weight = build->pages * OUR_PAGE_WEIGHT;
 }
 
 /*
@@ -232,7 +187,7 @@ plan_sort(IndexBuild *build, const IndexBuilds *builds, Relation index)
 static Size
 average_tuple_size(Relation index, double pages, double entries)
 {
-	double		by_pages = pages * BLCKSZ / Max(entries, 1);
+	Size		by_pages = pages * BLCKSZ / Max(entries, 1);
 	Size		by_columns = sizeof(IndexTupleData);
 
 	for (int i = 0; i < index->rd_index->indnatts; i++)
@@ -242,38 +197,10 @@ average_tuple_size(Relation index, double pages, double entries)
 		by_columns += attnum > 0 ? get_attavgwidth(index->rd_index->indrelid, attnum) :
 			get_attavgwidth(RelationGetRelid(index), i + 1);
 	}
-	return MAXALIGN((Size) by_pages) > MAXALIGN(by_columns) ?
-		MAXALIGN((Size) by_pages) : MAXALIGN(by_columns);
+	return MAXALIGN(Max(by_pages, by_columns));
 }
 
-/*
- * is_divisible
- *		May an index be built in parts?
- *
- * Each process looks at the keys of all rows, so they must be cheap to come by:
- * columns that are stored as they are.
- */
-static bool
-is_divisible(Relation index, Relation rel)
-{
-	if (index->rd_rel->relam != BTREE_AM_OID)
-		return false;
-	if (DEBUG_LIMIT(btree_parts, 0) > 0)
-		return true;
-	if (RelationGetIndexExpressions(index) != NIL || RelationGetIndexPredicate(index) != NIL)
-		return false;
-	for (int i = 0; i < index->rd_index->indnatts; i++)
-	{
-		Form_pg_attribute column = TupleDescAttr(RelationGetDescr(rel),
-												 index->rd_index->indkey.values[i] - 1);
-
-		if (column->attlen == -1 && column->attstorage != TYPSTORAGE_PLAIN)
-			return false;
-	}
-	return true;
-}
-
-/* compare_builds -- for qsort: the one that isn't plain, then by falling cost. */
+/* compare_builds -- for qsort: one that isn't plain, those that we don't sort, large ones first. */
 static int
 compare_builds(const void *a, const void *b)
 {
@@ -282,8 +209,10 @@ compare_builds(const void *a, const void *b)
 
 	if (left->plain != right->plain)
 		return left->plain ? 1 : -1;
-	if (left->cost != right->cost)
-		return left->cost > right->cost ? -1 : 1;
+	if ((left->entry_size == 0) != (right->entry_size == 0))
+		return left->entry_size == 0 ? -1 : 1;
+	if (left->weight != right->weight)
+		return left->weight > right->weight ? -1 : 1;
 	return left->relid < right->relid ? -1 : 1;
 }
 
@@ -310,7 +239,7 @@ plan_members(IndexBuilds *builds, Relation rel, int asked)
 			const IndexBuild *build = &builds->builds[i];
 
 			nworkers += build->pages >= min_parallel_index_scan_size;
-			if (build->plain && build->is_divisible)
+			if (build->is_divisible)
 			{
 				int			degree = degree_for_size(build->pages, min_parallel_index_scan_size);
 
@@ -323,119 +252,158 @@ plan_members(IndexBuilds *builds, Relation rel, int asked)
 	return degree_within_buffers(Max(nworkers, 0), DEGREE_BUILD_PINS) + 1;
 }
 
-/*
- * plan_alone
- *		How many indexes, from the first one on, are best left to the server, and
- *		how many btrees behind them are best divided?
- *
- * Any that isn't plain is left to the server.
- */
+/* plan_alone -- how many indexes, from the first one on, are left to the server? */
 static int
-plan_alone(const IndexBuilds *builds, int *ndivided)
+plan_alone(const IndexBuilds *builds)
 {
-	double		alone = 0;
-	double		best_time = 0;
-	int			best = -1;
+	int			nalone = 0;
+	double		rest = 0;
 
-	for (int i = 0; i <= builds->nbuilds; i++)
+	while (nalone < builds->nbuilds && !builds->builds[nalone].plain)
+		nalone++;
+	for (int i = nalone; i < builds->nbuilds; i++)
+		if (builds->builds[i].entry_size == 0)
+			rest += builds->builds[i].weight;
+	for (; nalone < builds->nbuilds; nalone++)
 	{
-		const IndexBuild *rest = &builds->builds[i];
+		const IndexBuild *build = &builds->builds[nalone];
 
-		if (i == builds->nbuilds || rest->plain)
-		{
-			int			divided;
-			double		total = alone + best_time_at_once(rest, builds->nbuilds - i,
-														  builds->nmembers, &divided);
-
-			/*
-			 * the server gets more of them only to save more than a rounding
-			 * error
-			 */
-			if (best < 0 || total < best_time * 0.999)
-			{
-				best = i;
-				best_time = total;
-				*ndivided = divided;
-			}
-		}
-		if (i < builds->nbuilds)
-			alone += rest->server_cost;
+		rest -= build->weight;
+		if (build->entry_size > 0 || !build->has_workers ||
+			(builds->nmembers > 1 && build->weight < LARGE_FOR_TEAM * rest))
+			break;
 	}
-	Assert(best >= 0 && best <= builds->nbuilds);
-	return best;
+	return nalone;
 }
 
-/*
- * best_time_at_once
- *		How long do nmembers processes take for these indexes, with as many btrees
- *		divided as is best?
- */
-static double
-best_time_at_once(const IndexBuild *builds, int nbuilds, int nmembers, int *ndivided)
+/* builds_parts -- into how many parts is a btree divided whose entries are collected? */
+int
+builds_parts(int nmembers)
 {
-	double		best = time_at_once(builds, nbuilds, nmembers, 0);
-	int			nbtrees = 0;
+	return DEBUG_LIMIT(btree_parts, PARTS_OF_PROCESS * nmembers);
+}
 
-	*ndivided = 0;
-	if (nmembers < 2)
-		return best;
-	for (int i = 0; i < nbuilds; i++)
-		if (builds[i].is_divisible)
-		{
-			double		time = time_at_once(builds, nbuilds, nmembers, ++nbtrees);
+/* builds_list_room -- how much of the shared block does the list of builds take? */
+Size
+builds_list_room(const IndexBuilds *builds)
+{
+	Size		size = offsetof(TeamShared, builds);
 
-			if (time < best || DEBUG_LIMIT(btree_parts, 0) > 0)
-			{
-				best = DEBUG_LIMIT(btree_parts, 0) > 0 ? 0 : time;
-				*ndivided = nbtrees;
-			}
-		}
-	return best;
+	for (int i = builds->nalone; i < builds->nbuilds; i++)
+		size = add_size(size, mul_size(sizeof(TeamBuild), builds->builds[i].nparts));
+	return MAXALIGN(size);
+}
+
+/* builds_btrees_room -- how much of it does what processes share of their btrees take? */
+Size
+builds_btrees_room(const IndexBuilds *builds)
+{
+	Size		size = 0;
+
+	for (int i = builds->nalone; i < builds->nbuilds; i++)
+		if (builds->builds[i].entry_size > 0)
+			size = add_size(size, MAXALIGN(btree_build_size(builds->builds[i].nparts)));
+	return size;
 }
 
 /*
- * time_at_once
- *		How long do nmembers processes take for these indexes, if each takes the next
- *		one when it has finished one?
+ * builds_list
+ *		List what there is to do: parts of the indexes whose entries are collected, then
+ *		whole ones.
  *
- * The first ndivided btrees are divided, and come before all other indexes.  Those
- * whose entries we sort share a pass over the table.
+ * Those that we sort are dealt out, so that each process reads the table once for them.
  */
-static double
-time_at_once(const IndexBuild *builds, int nbuilds, int nmembers, int ndivided)
+void
+builds_list(TeamShared *shared, const IndexBuilds *builds)
 {
-	double	   *times = palloc0_array(double, nmembers);
-	bool	   *has_read = palloc0_array(bool, nmembers);
-	bool		all_have_read = false;
-	double		longest = 0;
-	double		together = 0;
-	int			nbtrees = 0;
+	int			nmembers = shared->nmembers;
+	double	   *weights = palloc0_array(double, nmembers);
+	List	  **whole = palloc0_array(List *, nmembers);
 
-	Assert(nmembers > 0 && ndivided >= 0 && ndivided <= nbuilds);
-	for (int i = 0; i < nbuilds; i++)
+	Assert(nmembers > 0);
+	for (int i = builds->nalone; i < builds->nbuilds; i++)
 	{
-		bool		is_sorted = builds[i].entry_size > 0;
-		int			next = 0;
+		const IndexBuild *build = &builds->builds[i];
+		Relation	index;
 
-		if (builds[i].is_divisible && nbtrees < ndivided)
-		{
-			nbtrees++;
-			together += builds[i].bounds_cost + builds[i].entries_cost / nmembers;
-			if (!is_sorted || !all_have_read)
-				together += builds[i].pass_cost + builds[i].disk_cost * (nmembers - 1);
-			all_have_read |= is_sorted;
+		if (build->entry_size == 0)
 			continue;
-		}
-		for (int member = 1; member < nmembers; member++)
-			if (times[member] < times[next])
-				next = member;
-		times[next] += builds[i].cost;
-		if (is_sorted && has_read[next])
-			times[next] -= builds[i].pass_cost;
-		has_read[next] |= is_sorted;
-		longest = Max(longest, times[next]);
+		index = index_open(build->relid, NoLock);
+		btree_build_begin((BtreeBuild *) ((char *) shared + build->btree),
+						  build->sample, build->nparts, index);
+		index_close(index, NoLock);
 	}
-	pfree(times);
-	pfree(has_read);
-	return together + longest;
+
+	shared->nbuilds = 0;
+	shared->ngroups = 0;
+	for (int i = builds->nalone; i < builds->nbuilds; i++)
+		if (builds->builds[i].collected >= 0)
+			list_groups(shared, builds, list_make1_int(i));
+	shared->ncollected_groups = shared->ngroups;
+	for (int i = builds->nalone; i < builds->nbuilds; i++)
+		if (builds->builds[i].collected >= 0)
+			continue;
+		else if (builds->builds[i].entry_size == 0)
+			list_groups(shared, builds, list_make1_int(i));
+		else
+		{
+			int			member = 0;
+
+			for (int j = 1; j < nmembers; j++)
+				if (weights[j] < weights[member])
+					member = j;
+			weights[member] += builds->builds[i].weight;
+			whole[member] = lappend_int(whole[member], i);
+		}
+	for (int i = 0; i < nmembers; i++)
+		list_groups(shared, builds, whole[i]);
+	pg_atomic_init_u32(&shared->next_collected, 0);
+	pg_atomic_init_u32(&shared->next, shared->ncollected_groups);
+}
+
+/*
+ * list_groups
+ *		Add these indexes to what there is to do: one in its parts, or whole ones.  A group
+ *		has as many of these as have room for their entries in memory.
+ */
+static void
+list_groups(TeamShared *shared, const IndexBuilds *builds, List *numbers)
+{
+	int			begin = 0;
+
+	while (begin < list_length(numbers))
+	{
+		int			end = begin;
+		int			nparts = builds->builds[list_nth_int(numbers, begin)].nparts;
+		Size		total = 0;
+		Size		largest = 0;
+
+		do
+		{
+			const IndexBuild *build = &builds->builds[list_nth_int(numbers, end)];
+
+			total += build->entry_size + build->tuple_size;
+			largest = Max(largest, build->entry_size);
+			if (end > begin && builds->rows * (total + largest) > maintenance_work_mem * 1024.0)
+				break;
+		} while (++end < list_length(numbers));
+
+		for (int part = 0; part < nparts; part++, shared->ngroups++)
+			for (int i = begin; i < end; i++)
+			{
+				const IndexBuild *build = &builds->builds[list_nth_int(numbers, i)];
+
+				shared->builds[shared->nbuilds++] = (TeamBuild)
+				{
+					.relid = build->relid,
+						.group = shared->ngroups,
+						.btree = build->btree,
+						.part = part,
+						.key_columns = build->key_columns,
+						.tuple_size = build->tuple_size,
+						.collected = build->collected
+				};
+			}
+		begin = end;
+	}
 }

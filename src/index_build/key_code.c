@@ -3,28 +3,7 @@
  * key_code.c
  *	  Entries of a btree as integers that have its order.
  *
- * An entry is an integer of two or three words.  From the highest bit on it has,
- * for each column, a bit that says whether it is null, and the value as an
- * unsigned integer that has the order of the column; then the TID, and in the
- * lowest bit whether the entry is inexact.  So entries are compared as integers,
- * and no two of an index are equal.
- *
- * Columns are known by the function that their operator class compares with: one
- * of the server, of which we know that it compares values of a fixed width as
- * numbers or byte by byte.  That is the case with enums, too, if all values of the
- * type have even OIDs, as they do unless one was added in between.  With the
- * function known, the type doesn't matter.
- *
- * The values come back from an integer bit by bit.  The exceptions are -0 and
- * some NaNs, which as floating-point numbers are equal to others: such an entry
- * is inexact, and its values are taken from the row.  Indexes on floating-point
- * numbers have no posting lists, so in indexes with posting lists entries with equal
- * keys have the same image, too.
- *
- * If we don't know the comparison of all columns, or they don't fit, an entry has only
- * the first ones.  Or it has the first one as the server abbreviates it, where the server
- * trusts the collation.  A last word points at an index tuple, and the sort
- * compares the tuples of equal integers.
+ * README.md says what such an integer has, and for which columns there is one.
  *
  * Portions Copyright (c) 2026, the pg_cyclone developers
  *
@@ -55,9 +34,8 @@
 
 #define WORD_BITS		64
 #define OFFSET_BITS		16
-/* The low bits of an entry: its TID, and whether there is more to the keys */
-#define INEXACT			UINT64CONST(1)
-#define TAIL_BITS		49
+/* The low bits of an entry: its TID */
+#define TAIL_BITS		48
 #define TAIL_MASK		((UINT64CONST(1) << TAIL_BITS) - 1)
 
 typedef enum KeyKind
@@ -94,7 +72,8 @@ struct KeyCode
 	int			nwords;			/* of the integer */
 	bool		has_tuples;		/* and a word that points at one? */
 	bool		has_enums;		/* among the columns? */
-	int			ncolumns;
+	int			nknown;			/* columns whose comparison is known */
+	int			ncolumns;		/* of these, as many as fit */
 	KeyColumn	columns[INDEX_MAX_KEYS];
 	Size		tuple_size;		/* of one without nulls */
 	IndexTuple	tuple;			/* room for one */
@@ -125,13 +104,14 @@ static const KeyComparison comparisons[] = {
 static int	key_bits(const KeyCode *code);
 static bool can_abbreviate(KeyCode *code, Relation index);
 static void place_columns(KeyCode *code, Relation index);
-static const KeyComparison *comparison_of(Relation index, int column);
+static const KeyComparison *comparison_of(Relation index, int column, bool is_decided);
 static bool has_even_values(Oid type);
 static inline void put_column(const KeyCode *code, const KeyColumn *column, Datum value,
 							  bool isnull, uint64 *entry);
-static inline uint64 code_of(const KeyColumn *column, Datum value, bool *is_exact);
+static inline uint64 code_of(const KeyColumn *column, Datum value);
 static inline Datum value_of(const KeyColumn *column, uint64 code);
 static void get_bytes(const KeyCode *code, const KeyColumn *column, const uint64 *entry, char *bytes);
+static void get_tid(const KeyCode *code, const uint64 *entry, ItemPointer tid);
 static IndexTuple form_with_nulls(KeyCode *code, const uint64 *entry);
 
 /* mask_of -- this many low bits. */
@@ -166,9 +146,13 @@ get_bits(const uint64 *entry, int nwords, unsigned int position, int n)
 	return bits & mask_of(n);
 }
 
-/* comparison_of -- how values of a column are compared, if we know that. */
+/*
+ * comparison_of
+ *		How values of a column are compared, if we know that.  is_decided: we know, from
+ *		when the table was locked.
+ */
 static const KeyComparison *
-comparison_of(Relation index, int column)
+comparison_of(Relation index, int column, bool is_decided)
 {
 	Form_pg_attribute attribute = TupleDescAttr(RelationGetDescr(index), column);
 	Oid			function = index_getprocid(index, column + 1, BTORDER_PROC);
@@ -182,7 +166,7 @@ comparison_of(Relation index, int column)
 		if (attribute->attlen != comparison->length ||
 			attribute->attbyval != (comparison->kind != KEY_BYTES))
 			return NULL;
-		if (function == F_ENUM_CMP && !has_even_values(attribute->atttypid))
+		if (function == F_ENUM_CMP && !is_decided && !has_even_values(attribute->atttypid))
 			return NULL;
 		return comparison;
 	}
@@ -193,7 +177,8 @@ comparison_of(Relation index, int column)
  * has_even_values
  *		Does the server compare all values of an enum by their OIDs?
  *
- * A table that we have locked has no value that is added later.
+ * A table that we have locked has no value that is added later, so the answer holds for
+ * its rows from then on, whatever is added.
  */
 static bool
 has_even_values(Oid type)
@@ -213,19 +198,21 @@ has_even_values(Oid type)
 
 /* key_code_begin -- how to make integers of the entries of an index. */
 KeyCode *
-key_code_begin(Relation index)
+key_code_begin(Relation index, int known_columns)
 {
 	KeyCode    *code = palloc0_object(KeyCode);
 	int			nkeys = index->rd_index->indnkeyatts;
+	bool		has_floats = false;
 
 	Assert(CheckRelationLockedByMe(index, AccessShareLock, true));
 
 	if (index->rd_rel->relam != BTREE_AM_OID)
 		return NULL;
 	code->desc = RelationGetDescr(index);
-	for (; code->ncolumns < nkeys; code->ncolumns++)
+	for (; code->ncolumns < nkeys && code->ncolumns != known_columns; code->ncolumns++)
 	{
-		const KeyComparison *comparison = comparison_of(index, code->ncolumns);
+		const KeyComparison *comparison = comparison_of(index, code->ncolumns,
+														known_columns != KEY_CODE_ALL);
 		KeyColumn  *column = &code->columns[code->ncolumns];
 
 		if (comparison == NULL)
@@ -233,12 +220,15 @@ key_code_begin(Relation index)
 		column->kind = comparison->kind;
 		column->length = comparison->length;
 		code->has_enums |= comparison->function == F_ENUM_CMP;
+		has_floats |= comparison->kind == KEY_FLOAT4 || comparison->kind == KEY_FLOAT8;
 	}
+	code->nknown = code->ncolumns;
+	/* an integer doesn't tell -0 from 0, nor one NaN from another */
+	code->has_tuples = code->ncolumns < nkeys || nkeys < index->rd_index->indnatts || has_floats ||
+		key_bits(code) + TAIL_BITS > ENTRY_MAX_WORDS * WORD_BITS;
 
-	if (code->ncolumns < nkeys || nkeys < index->rd_index->indnatts ||
-		key_bits(code) + TAIL_BITS > ENTRY_MAX_WORDS * WORD_BITS)
+	if (code->has_tuples)
 	{
-		code->has_tuples = true;
 		while (key_bits(code) + TAIL_BITS > (ENTRY_MAX_WORDS - 1) * WORD_BITS)
 			code->ncolumns--;
 		if (code->ncolumns == 0 && !can_abbreviate(code, index))
@@ -313,6 +303,13 @@ place_columns(KeyCode *code, Relation index)
 	code->tuple->t_info = code->tuple_size;
 }
 
+/* key_code_columns -- how many columns have a comparison that we know? */
+int
+key_code_columns(const KeyCode *code)
+{
+	return code->nknown;
+}
+
 /* key_code_has_tuples -- does an entry point at an index tuple? */
 bool
 key_code_has_tuples(const KeyCode *code)
@@ -322,17 +319,14 @@ key_code_has_tuples(const KeyCode *code)
 
 /*
  * key_code_stands_alone
- *		Do entries say all, whatever others write to the table meanwhile?
+ *		Do entries say all, whatever sessions write to the table meanwhile?
  *
- * They don't if they point at a tuple; nor if values of some are taken from the row, which
- * may be gone; nor if an enum may get a value whose order its OIDs don't have.
+ * They don't if they point at a tuple, nor if an enum may get a value whose order its OIDs
+ * don't have.
  */
 bool
 key_code_stands_alone(const KeyCode *code)
 {
-	for (int i = 0; i < code->ncolumns; i++)
-		if (code->columns[i].kind == KEY_FLOAT4 || code->columns[i].kind == KEY_FLOAT8)
-			return false;
 	return !code->has_tuples && !code->has_enums;
 }
 
@@ -385,7 +379,7 @@ key_code_encode(const KeyCode *code, const Datum *values, const bool *isnull,
 
 	entry[0] = 0;
 	entry[1] = 0;
-	entry[code->nwords - 1] = number << 1;
+	entry[code->nwords - 1] = number;
 	for (int i = 0; i < code->ncolumns; i++)
 		put_column(code, &code->columns[i], values[i], isnull[i], entry);
 }
@@ -395,7 +389,6 @@ static inline void
 put_column(const KeyCode *code, const KeyColumn *column, Datum value, bool isnull, uint64 *entry)
 {
 	int			bits = column->length * BITS_PER_BYTE;
-	bool		is_exact = true;
 
 	if (isnull != column->nulls_first)
 		put_bits(entry, code->nwords, column->position + bits, 1);
@@ -409,7 +402,7 @@ put_column(const KeyCode *code, const KeyColumn *column, Datum value, bool isnul
 		put_bits(entry, code->nwords, column->position, column->is_descending ? ~number : number);
 	}
 	else if (column->kind != KEY_BYTES)
-		put_bits(entry, code->nwords, column->position, code_of(column, value, &is_exact));
+		put_bits(entry, code->nwords, column->position, code_of(column, value));
 	else
 	{
 		const uint8 *bytes = (const uint8 *) DatumGetPointer(value);
@@ -425,13 +418,11 @@ put_column(const KeyCode *code, const KeyColumn *column, Datum value, bool isnul
 					 column->is_descending ? ~number & mask_of(n * BITS_PER_BYTE) : number);
 		}
 	}
-	if (!is_exact)
-		entry[code->nwords - 1] |= INEXACT;
 }
 
 /* code_of -- a value that is passed by value. */
 static inline uint64
-code_of(const KeyColumn *column, Datum value, bool *is_exact)
+code_of(const KeyColumn *column, Datum value)
 {
 	int			bits = column->length * BITS_PER_BYTE;
 	uint64		sign = UINT64CONST(1) << (bits - 1);
@@ -444,15 +435,11 @@ code_of(const KeyColumn *column, Datum value, bool *is_exact)
 		bool		is_float4 = column->kind == KEY_FLOAT4;
 		double		number = is_float4 ? DatumGetFloat4(value) : DatumGetFloat8(value);
 
-		if (number == 0 || isnan(number))
-		{
-			uint64		image = number == 0 ? 0 : is_float4 ?
-				(uint64) Float4GetDatum(get_float4_nan()) : (uint64) Float8GetDatum(get_float8_nan());
-
-			/* as it is compared */
-			*is_exact = (image & mask_of(bits)) == code;
-			code = image & mask_of(bits) & ~sign;
-		}
+		/* as they are compared */
+		if (number == 0)
+			code = 0;
+		else if (isnan(number))
+			code = mask_of(bits) & ~sign;
 		/* negative ones in reverse order, before the others */
 		code = code & sign ? ~code & mask_of(bits) : code | sign;
 	}
@@ -468,14 +455,10 @@ value_of(const KeyColumn *column, uint64 code)
 
 	if (column->is_descending)
 		code = ~code & mask_of(bits);
-	if (column->kind == KEY_SIGNED)
-		code ^= sign;
-	else if (column->kind != KEY_UNSIGNED)
-		code = code & sign ? code & ~sign : ~code & mask_of(bits);
-	return (Datum) code;
+	return (Datum) (column->kind == KEY_SIGNED ? code ^ sign : code);
 }
 
-/* key_code_tuple -- the index tuple of an entry; NULL if it is to be made of the row. */
+/* key_code_tuple -- the index tuple of an entry. */
 IndexTuple
 key_code_tuple(KeyCode *code, const uint64 *entry)
 {
@@ -483,8 +466,6 @@ key_code_tuple(KeyCode *code, const uint64 *entry)
 
 	if (code->has_tuples)
 		return (IndexTuple) (uintptr_t) entry[code->nwords];
-	if (unlikely(entry[code->nwords - 1] & INEXACT))
-		return NULL;
 
 	/* padding is zero */
 	if (tuple->t_info != code->tuple_size)
@@ -504,7 +485,7 @@ key_code_tuple(KeyCode *code, const uint64 *entry)
 							column->length);
 	}
 	tuple->t_info = code->tuple_size;
-	key_code_tid(code, entry, &tuple->t_tid);
+	get_tid(code, entry, &tuple->t_tid);
 	return tuple;
 }
 
@@ -561,15 +542,15 @@ form_with_nulls(KeyCode *code, const uint64 *entry)
 	memset(code->tuple, 0, code->tuple_size);
 	memcpy(code->tuple, tuple, IndexTupleSize(tuple));
 	pfree(tuple);
-	key_code_tid(code, entry, &code->tuple->t_tid);
+	get_tid(code, entry, &code->tuple->t_tid);
 	return code->tuple;
 }
 
-/* key_code_tid -- the row that an entry is of. */
-void
-key_code_tid(const KeyCode *code, const uint64 *entry, ItemPointer tid)
+/* get_tid -- of the row that an entry is of. */
+static void
+get_tid(const KeyCode *code, const uint64 *entry, ItemPointer tid)
 {
-	uint64		number = (entry[code->nwords - 1] & TAIL_MASK) >> 1;
+	uint64		number = entry[code->nwords - 1] & TAIL_MASK;
 
 	ItemPointerSet(tid, number >> OFFSET_BITS, number & mask_of(OFFSET_BITS));
 }

@@ -15,10 +15,15 @@
 
 typedef struct KeyCode KeyCode;
 
+/* For key_code_begin */
+#define KEY_CODE_ALL		(-1)
+
 /*
  * key_code_begin says how to make integers of the entries of an index, with the current
- * context's memory; NULL if that isn't possible.  An entry has key_code_words words.  The
- * low key_code_tail_bits of them aren't of the key.
+ * context's memory; NULL if that isn't possible.  It looks at all columns, or at as many as
+ * key_code_columns has said when the table was locked, in another process perhaps; then the
+ * integers are the same, although another session may have added a value to an enum since.
+ * An entry has key_code_words words.  The low key_code_tail_bits of them aren't of the key.
  *
  * key_code_stands_alone: do entries say all, whatever others write to the table meanwhile?
  *
@@ -29,10 +34,10 @@ typedef struct KeyCode KeyCode;
  * tell too few of them apart?
  *
  * key_code_tuple is the index tuple of an entry.  Without tuples, it is made, and valid
- * until the next call; NULL if the entry doesn't say enough, and the caller has to read the
- * row at key_code_tid.  key_code_same_keys compares integers only.
+ * until the next call.  key_code_same_keys compares integers only.
  */
-extern KeyCode *key_code_begin(Relation index);
+extern KeyCode *key_code_begin(Relation index, int known_columns);
+extern int	key_code_columns(const KeyCode *code);
 extern bool key_code_has_tuples(const KeyCode *code);
 extern bool key_code_stands_alone(const KeyCode *code);
 extern int	key_code_words(const KeyCode *code);
@@ -42,7 +47,6 @@ extern void key_code_encode(const KeyCode *code, const Datum *values, const bool
 extern bool key_code_is_worthless(KeyCode *code, int64 nentries);
 extern void key_code_set_tuple(const KeyCode *code, uint64 *entry, IndexTuple tuple);
 extern IndexTuple key_code_tuple(KeyCode *code, const uint64 *entry);
-extern void key_code_tid(const KeyCode *code, const uint64 *entry, ItemPointer tid);
 extern bool key_code_same_keys(const KeyCode *code, const uint64 *left, const uint64 *right);
 
 #endif							/* CYCLONE_KEY_CODE_H */

@@ -3,18 +3,7 @@
  * plain_index.c
  *	  Which indexes any process may build, at any time.
  *
- * While indexes of a table are missing, a query that reads the table could use
- * one of them.  No other session can, but a function that is called to build an
- * index may run queries.  The server lets such queries fail, and keeps the list of
- * missing indexes where only it can write to it.  So we ourselves build only plain
- * indexes: all code that runs for them comes with the server, and reads no tables of
- * users.
- *
- * The code that runs for an index is that of its access method, its operator
- * classes, its expressions and its predicate.  Some of the server's functions call
- * others, by the type of their arguments: those on arrays call the functions of the
- * elements, for example.  So types have to be plain as well.  And an expression may
- * have only nodes that run nothing but the functions that they name.
+ * Those of which all code comes with the server.  README.md says why.
  *
  * Portions Copyright (c) 2026, the pg_cyclone developers
  *

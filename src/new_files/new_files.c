@@ -20,13 +20,8 @@
  * here, as a callback for changes of pg_class.  So a file that is not yet in the
  * journal is an empty one.  For these the journal has the tablespaces in which
  * files may be created and, as of each time that it was written, the counter
- * that their names come from.  Files that are created in any other way are
- * noted if new_files_note is called before they are filled.
- *
- * Files that a subtransaction of the rewrite's own creates are noted likewise,
- * those of any other are not.  If the subtransaction fails, their names stay in the
- * journal: a crash may lose the record of its abort, which has the files removed.
- * They are empty then.
+ * that their names come from.  Files of a subtransaction aren't noted: only an
+ * index expression may have one.
  *
  * With the name of a file the journal says that this transaction has made it.
  * So no other transaction may get this transaction's ID: WAL with that ID is
@@ -63,10 +58,7 @@
 /* The journal of this process, if any */
 static char journal_path[MAXPGPATH];	/* empty if there is none */
 static int	nrecords;
-static int	nfiles;				/* noted by name, of this level's transaction */
-static int	outer_nfiles;		/* of the one around it */
-static int	level;				/* nesting level of the transaction whose
-								 * files we note */
+static int	nfiles;				/* noted by name */
 static bool is_durable;
 static bool has_warned;
 
@@ -93,8 +85,6 @@ new_files_begin(Relation rel)
 	Assert(GetCurrentTransactionNestLevel() == 1);
 	Assert(journal_path[0] == '\0');
 
-	level = 1;
-	outer_nfiles = 0;
 
 	/* the server removes what is left of temporary tables */
 	if (RelationUsesLocalBuffers(rel))
@@ -148,38 +138,8 @@ new_files_sync(void)
 }
 
 /*
- * new_files_enter_subtransaction
- *		From now on note the files of the subtransaction that has just begun.
- *
- * new_files_note was called before it began: note_files takes the newest files for
- * those that aren't noted yet.
- */
-void
-new_files_enter_subtransaction(void)
-{
-	Assert(level == 1 && GetCurrentTransactionNestLevel() == 2);
-	level = 2;
-	outer_nfiles = nfiles;
-	nfiles = 0;
-}
-
-/*
- * new_files_leave_subtransaction
- *		It has ended.  If it has committed, its files are the outer transaction's now;
- *		otherwise they are gone.
- */
-void
-new_files_leave_subtransaction(bool committed)
-{
-	Assert(level == 2 && GetCurrentTransactionNestLevel() == 1);
-	level = 1;
-	nfiles = committed ? outer_nfiles + nfiles : outer_nfiles;
-	outer_nfiles = 0;
-}
-
-/*
- * new_files_note
- *		Note the files that the transaction has created since the last time.
+ * pg_class_changed
+ *		The callback: note the files that the transaction has created since the last time.
  *
  * If the journal can't be written it warns: the rewrite is valid all the same, unless
  * the server crashes.
@@ -190,18 +150,15 @@ new_files_leave_subtransaction(bool committed)
  * the transaction closes what such a failure leaves open.  Interrupts are held off, as a
  * warning would serve them.
  */
-void
-new_files_note(void)
+static void
+pg_class_changed(Datum arg, int cache, uint32 hash)
 {
 	MemoryContext context = CurrentMemoryContext;
 	uint32		holdoff;
 
-	/*
-	 * while a transaction fails, in an index expression's subtransaction, or
-	 * while one of ours begins or ends
-	 */
+	/* while a transaction fails, or in an index expression's subtransaction */
 	if (journal_path[0] == '\0' || !IsTransactionState() || CritSectionCount > 0 ||
-		GetCurrentTransactionNestLevel() != level)
+		GetCurrentTransactionNestLevel() > 1)
 		return;
 
 	HOLD_INTERRUPTS();
@@ -229,7 +186,7 @@ new_files_note(void)
 	RESUME_INTERRUPTS();
 }
 
-/* note_files -- the part of new_files_note that may fail. */
+/* note_files -- the part of pg_class_changed that may fail. */
 static void
 note_files(void)
 {
@@ -259,13 +216,6 @@ note_files(void)
 	}
 	if (files != NULL)
 		pfree(files);
-}
-
-/* pg_class_changed -- the callback: files may have been created. */
-static void
-pg_class_changed(Datum arg, int cache, uint32 hash)
-{
-	new_files_note();
 }
 
 /*

@@ -16,20 +16,12 @@
  * new_files_begin begins a journal for a rewrite of this table, before files are
  * created, in a transaction of the table's own that can't be prepared.  It raises an
  * error if the journal can't be written.  The journal ends with the transaction.
- *
- * new_files_note notes the files that the transaction has created since the last time.
- * It does nothing without a journal, and raises no error: it warns once if that fails.
+ * Files are noted as they are created.  It warns once if that fails.
  *
  * new_files_sync makes the journal durable, with all that is noted later: from then
  * on files are filled.
- *
- * new_files_enter_subtransaction has the files of the subtransaction noted that has just
- * begun.  new_files_note was called before it began.
  */
 extern void new_files_begin(Relation rel);
-extern void new_files_note(void);
 extern void new_files_sync(void);
-extern void new_files_enter_subtransaction(void);
-extern void new_files_leave_subtransaction(bool committed);
 
 #endif							/* CYCLONE_NEW_FILES_H */

@@ -178,9 +178,9 @@ rewrite_report_end(const RewriteResult *result, bool verbose)
 						 result->workers_without_buffers);
 	appendStringInfoChar(&buf, '\n');
 	if (result->indexes.at_once > 0)
-		appendStringInfo(&buf, _("index builds: %d at once by %d processes with %d kB of memory each, %d of them divided, %d of these by a shared pass, %d alone\n"),
+		appendStringInfo(&buf, _("index builds: %d at once by %d processes with %d kB of memory each, %d of them by a shared pass, %d alone\n"),
 						 result->indexes.at_once, result->indexes.members, result->indexes.memory,
-						 result->indexes.divided, result->indexes.collected,
+						 result->indexes.collected,
 						 result->nsizes - SIZE_INDEXES - result->indexes.at_once);
 	append_steps(&buf, result, elapsed);
 	report_append_held(&buf, &result->held);

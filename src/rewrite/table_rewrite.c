@@ -72,8 +72,8 @@
 #include "debug_point.h"
 #include "audit/audit.h"
 #include "history/history.h"
+#include "guards/guards.h"
 #include "index_build/index_builds.h"
-#include "index_build/server_build.h"
 #include "library.h"
 #include "new_files/new_files.h"
 #include "pace/pace.h"
@@ -126,13 +126,13 @@ static void while_waiting(void);
 static void sum_counters(RewriteJob *job, RewriteHeap heap);
 static void finish_team(RewriteJob *job);
 static void index_new_toast_table(RewriteJob *job);
-static void build_toast_index(void *arg);
+static void build_toast_index(Relation new_toast);
 static void copy_what_is_left(RewriteJob *job);
 static void set_new_statistics(RewriteJob *job);
 static void close_heaps(TableRewrite *rewrite);
 static void swap_and_index(RewriteJob *job);
-static IndexBuilds *plan_index_builds(RewriteJob *job, bool *server_has_workers);
-static void reindex_by_server(void *arg);
+static IndexBuilds *plan_index_builds(RewriteJob *job);
+static void reindex_by_server(RewriteJob *job);
 static void limit_index_workers(const VacuumParams *params);
 static void error_context(void *arg);
 
@@ -631,16 +631,16 @@ index_new_toast_table(RewriteJob *job)
 
 	INSTR_TIME_SET_CURRENT(start);
 	progress_phase(PROGRESS_REWRITE_INDEX_TOAST, 0);
-	server_build(server_build_has_workers(new_toast, toast->new_relid), build_toast_index, new_toast);
+	guards_point();
+	build_toast_index(new_toast);
 	CommandCounterIncrement();
 	rewrite_report_step(&job->result, STEP_INDEX_TOAST, start);
 }
 
 /* build_toast_index -- have the server build it. */
 static void
-build_toast_index(void *arg)
+build_toast_index(Relation new_toast)
 {
-	Relation	new_toast = arg;
 	ReindexParams params = {0};
 	SubTransactionId create_subid = new_toast->rd_createSubid;
 
@@ -702,8 +702,7 @@ static void
 swap_and_index(RewriteJob *job)
 {
 	RewriteShared *plan = &job->plan;
-	bool		server_has_workers;
-	IndexBuilds *builds = plan_index_builds(job, &server_has_workers);
+	IndexBuilds *builds = plan_index_builds(job);
 	instr_time	start;
 
 	Assert(job->team == NULL && !IsInParallelMode());
@@ -723,7 +722,7 @@ swap_and_index(RewriteJob *job)
 		index_builds_run(builds, &job->result.indexes);
 	}
 	else
-		server_build(server_has_workers, reindex_by_server, job);
+		reindex_by_server(job);
 
 	pgstat_progress_update_param(PROGRESS_REPACK_PHASE,
 								 PROGRESS_REPACK_PHASE_FINAL_CLEANUP);
@@ -734,18 +733,13 @@ swap_and_index(RewriteJob *job)
 	rewrite_report_step(&job->result, STEP_SWAP_AND_INDEX, start);
 }
 
-/*
- * plan_index_builds
- *		Plan how we build the indexes.  NULL: the server builds them, and
- *		*server_has_workers is whether it may start workers.
- */
+/* plan_index_builds -- plan how we build the indexes.  NULL: the server builds them. */
 static IndexBuilds *
-plan_index_builds(RewriteJob *job, bool *server_has_workers)
+plan_index_builds(RewriteJob *job)
 {
 	Relation	rel = table_open(job->relid, NoLock);
 	IndexBuilds *builds = index_builds_plan(rel, job->new_relid, job->params->nworkers);
 
-	*server_has_workers = builds == NULL && server_build_has_workers(rel, job->new_relid);
 	table_close(rel, NoLock);
 	return builds;
 }
@@ -758,11 +752,12 @@ plan_index_builds(RewriteJob *job, bool *server_has_workers)
  * are not checked for duplicates.
  */
 static void
-reindex_by_server(void *arg)
+reindex_by_server(RewriteJob *job)
 {
-	RewriteJob *job = arg;
 	ReindexParams params = {0};
 
+	/* here a guard may hold it, as none can once the build has begun */
+	guards_point();
 	reindex_relation(NULL, job->relid, REINDEX_REL_SUPPRESS_INDEX_USE, &params);
 }
 
