@@ -3,56 +3,9 @@
  * dead_tids.c
  *	  The dead-TID store: where the dead items of a heap are, by block.
  *
- * All members of a team fill the store during the heap scan, and look into
- * it while they vacuum the indexes and the heap.  It is made for that:
- *
- * - A look-up goes straight from the block number to the items: no tree to
- *	 walk, a few memory accesses.
- * - Filling takes no lock.  A chunk is 64 heap blocks, aligned; one
- *	 process scans all of it, and alone stores what it finds there.
- * - Memory is taken as it is needed, and never exceeds the limit.
- *
- * The layout, from the block number down:
- *
- *	 directory	 in two levels: a table with an element for each 3072 chunks,
- *				 and directory pages with an element for each chunk: where its
- *				 blob is, 0 if the chunk has no dead items
- *	 blob		 uint64 bitmap: which of the 64 blocks have dead items;
- *				 uint16 position in the blob of each such block's page entry,
- *				 in block order, found by counting the bits below
- *	 page entry	 two bytes, then either a bitmap of offsets without its empty
- *				 ends, or a list of offsets, whichever is smaller
- *
- * A page with one dead item costs 6 bytes, one with hundreds 2 bytes plus a
- * bit an item.  A chunk's blob is never longer than MAX_BLOB_SIZE, about
- * 2.7 kB with 8 kB pages, or 42 bytes a heap page.
- *
- * A process builds the blob of the chunk it scans in its own memory and, when
- * it comes to another chunk, copies it into a segment that it has to itself,
- * and only then enters it in the directory.  Readers start when all members
- * are through, so neither needs more.
- *
- * Segments and directory pages are cut off extents: large pieces of memory, of
- * which the first is there from the beginning and the others double what
- * there is, up to an eighth of the limit.  Without a team an extent is private
- * memory, and taken when it is needed.  With one the first is in the team's
- * shared block, and the others are segments of dynamic shared memory.  Only the
- * leader creates one, between phases (dead_tids_grow), while the others wait.
- * Members that find no more room end the round early.  It is continued at once if
- * there is more memory; if not, that is as if the limit were reached.  So running out
- * of shared memory can't strike in the midst of filling the store.  The members
- * map new extents before they go on (dead_tids_catch_up).  A member that can't must
- * sit out.  The leader never has to, as it has made them.
- *
- * The store must never be too small for dead items that are already found, so
- * room is reserved before a block is read: dead_tids_reserve takes room for
- * the largest blob when a block of another chunk is about to be scanned.  It
- * says no when the memory is used up (then it is time to vacuum the indexes
- * and the heap), and also while a process has more chunks read ahead than its
- * segments have room for (then it says yes once they are added).  Every
- * process may use up the segment it has, and segments leave room for a
- * directory page, so a round of collecting never ends without progress: the
- * first extent has room for both.
+ * All members of a team fill the store during the heap scan, without a lock, and look into
+ * it while they vacuum the indexes and the heap.  README.md has the layout, and says how it
+ * stays within its memory.
  *
  * This file has the store's memory.  dead_tids_collect.c fills it, and
  * dead_tids_lookup.c reads it.

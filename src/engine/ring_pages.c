@@ -4,43 +4,9 @@
  *	  Pages that a process has vacuumed in its ring, written several at a time.
  *
  * VACUUM reads a large table with a ring of buffers.  When the ring comes round to a
- * buffer whose page was changed, the server writes that page, a page a system call.  In
- * a table that is larger than memory most of VACUUM's time goes into these calls.  So a
- * process remembers the pages that it has visited.  Before the ring comes round to them
- * it writes those with consecutive blocks together, up to io_combine_limit.
- *
- * When
- * ----
- * The ring's buffers are reused in the order in which blocks are asked for.  A read
- * stream asks for up to half a ring of blocks ahead.  So a page must be written before
- * another half ring has been visited.  The process remembers as many pages as that, and
- * when it has that many it writes the oldest of them, a turn.  With a usual ring a turn
- * is half of these.  WAL up to a page's LSN has to be flushed first, as always, and all
- * WAL that has been inserted is flushed with it.  So one flush is enough for all pages
- * that are remembered then.
- *
- * A turn writes only pages that the ring would write.  So it writes none before the
- * process has read as many blocks as the ring has buffers.  And if most of the pages
- * visited since the last turn were in shared buffers already, it writes nothing: other
- * sessions have use for these pages, or VACUUM comes back to them, and the checkpointer
- * writes them.
- *
- * How
- * ---
- * Pages are written as the server's own routine writes them.  These are left to the
- * server: a page that another process has pinned or locked; one that is in use, by its
- * usage count, as the ring has it; and one that has been written meanwhile.  Pages are
- * locked conditionally, as the process holds locks on several: it never waits for a page
- * with a page locked.  The lock is exclusive, so nobody changes a hint bit while the
- * checksum is set and the page is written.  WAL is flushed before, with nothing locked; a
- * page that has got a newer LSN meanwhile is left to the server.
- *
- * The pages of a run are pinned beyond the server's limit for a process.  They are few
- * beside the ring, whose buffers no other process uses.
- *
- * If writing fails, the pages stay dirty and are unlocked at once, before the error is
- * passed on: a member of the team may wait for one of them, uninterruptibly, and the leader
- * waits for its workers before it gives back what it holds.
+ * buffer whose page was changed, the server writes that page, a page a system call.  So a
+ * process remembers the pages that it has visited, and writes those with consecutive blocks
+ * together before.  README.md says when, how, and which pages are left to the server.
  *
  * Portions Copyright (c) 2026, the pg_cyclone developers
  *

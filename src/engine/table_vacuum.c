@@ -3,29 +3,11 @@
  * table_vacuum.c
  *	  VACUUM of one table: the main path.
  *
- * table_vacuum reads like the vacuum it does:
+ * table_vacuum reads like the vacuum it does; README.md has the steps, and why the heap
+ * comes after the indexes.
  *
- *	 1. look at the table, its indexes and its age, and set the cutoffs
- *	 2. plan the team and launch it
- *	 3. heap scan, index vacuum, heap vacuum: repeatedly if the dead-TID
- *		store is too small for the whole table
- *	 4. index cleanup
- *	 5. end the team
- *	 6. truncate, update the statistics, report
- *
- * Steps 3 and 4 are the phases that the whole team runs; workers enter at
- * pg_cyclone_worker_main and run them until the team ends.  All that needs a
- * transaction ID (truncation, statistics) comes after, or, in an index of another
- * access method, while the team is paused (index_vacuum.c).
- *
- * The order of index vacuum and heap vacuum matters, as an index scan that holds a
- * TID must never find another row under it.  So line pointers stay dead until no
- * index entry points at them, and become unused in a second pass over the heap.  A
- * table without indexes needs no second pass.
- *
- * Memory: everything here lives in the transaction's context, and goes with
- * it.  The dead TIDs are in the team's shared block, which is bounded by
- * maintenance_work_mem.
+ * Memory: everything here lives in the transaction's context, and goes with it.  The dead
+ * TIDs are in the team's shared block, which is bounded by maintenance_work_mem.
  *
  * Portions Copyright (c) 2026, the pg_cyclone developers
  *

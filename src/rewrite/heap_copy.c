@@ -5,26 +5,8 @@
  *
  * The members claim ranges of the old heap's blocks.  They copy the tuples that a
  * snapshot may still see to pages of their own (new_pages.c), frozen as far as
- * they can be; tuple_copy.c makes the copies.  Values in the TOAST table stay there.
- * That table is copied in the same way, with the same chunk ids, so the pointers to
- * it stay right.  It is copied last, when it is known which of its values the rows
- * point at (value_ids.c).
- *
- * Two sorts of tuples are left to the leader.  Their blocks are marked, and it
- * copies them when the phase is over:
- *
- * - The ends of links between versions of a row that must survive (see
- *	 tuple_fate.c).  Both ends of a link must be known, and two members may have
- *	 come across them (update_chains.c).
- * - Rows that would be too big for a page when they are formed anew: columns that
- *	 were added may have values, and null or dropped columns need a bitmap that the
- *	 old tuple could do without.  Values of such a row have to be compressed, or
- *	 moved to the new TOAST table, and a worker must not write there as the server
- *	 does (left_tuples.c).
- *
- * Ranges are small, so rows that were side by side remain so.  The new table has
- * about the order of the old one, which BRIN indexes depend on, and from which index
- * scans gain.
+ * they can be; tuple_copy.c makes the copies.  README.md says which tuples are left to the
+ * leader, and why the TOAST table is copied last.
  *
  * Portions Copyright (c) 2026, the pg_cyclone developers
  *

@@ -3,38 +3,11 @@
  * table_rewrite.c
  *	  VACUUM FULL or REPACK of one table: the main path.
  *
- * table_rewrite reads like the rewrite that it does:
- *
- *	 1. compare the disk space that is needed with what is free
- *	 2. create the new table, a transient one, and its TOAST table
- *	 3. plan the team and launch it
- *	 4. copy the table (heap_copy.c), then the versions of rows that are linked
- *		(update_chains.c), then the TOAST table
- *	 5. end the team
- *	 6. index the new TOAST table
- *	 7. swap the files of the old and the new table (swap.c), rebuild the
- *		indexes (index_builds.c, or server_build.c), and drop the transient
- *		table with the old files
- *
- * The whole team copies the two heaps; workers enter at
- * pg_cyclone_rewrite_worker_main.  Another team builds indexes, where there
- * are several.  Otherwise the server does, with parallel workers of its own.
- * In both cases the catalogs become what they become in PostgreSQL's VACUUM FULL.
- *
- * To the server the two commands differ in words only, and so they do here.
+ * table_rewrite reads like the rewrite that it does; README.md has the steps.  To the
+ * server the two commands differ in words only, and so they do here.
  *
  * All of it is one transaction, under an AccessExclusiveLock.  The old files
  * are not touched: if it doesn't commit, the table is what it was.
- *
- * The TOAST table is copied by the visibility of its own rows, with the
- * cutoffs of the table: a value dies with the rows that point at it, by the
- * same transaction.  A value that no row of the new table points at is left out
- * (value_ids.c).  So the pointers in the rows stay right.  No value is looked at, nor
- * compressed or moved anew where the table's options have changed.
- *
- * A column that was added later may have a default that rows don't have stored, and
- * which is too large for them.  So a table with such a column of variable length,
- * and with a TOAST table, is left to the server.
  *
  * Portions Copyright (c) 2026, the pg_cyclone developers
  *

@@ -3,68 +3,19 @@
  * update_chains.c
  *	  Copying those versions of rows that are linked with others.
  *
- * An old version of a row that a snapshot may still see points at the newer
- * one.  So the place of the newer one must be known before the old one is
- * written, wherever in the table the two are.  As a rule there are few such
- * versions: of rows that were updated since the oldest snapshot was taken.  So
- * the leader copies them (see left_tuples.c), when no other process fills pages.
- * Then it can tell the place of each tuple before it adds any (see new_pages.c).
- *
- * The key of a link is the XID of the update and the TID of the newer end.  The XID
- * is the xmin of the newer end and the updating xmax of the older end, which has the
- * TID as its t_ctid.  No two tuples ever have the same key: an item can't be used
- * anew before its tuple is removed, and it is removed only after its transaction has
- * ended.
+ * An old version of a row that a snapshot may still see points at the newer one.  So the
+ * place of the newer one must be known before the old one is written.  The leader does it,
+ * in three passes at most:
  *
  *	 1. plan_links passes over the versions, and notes of each newer end its new
  *		place, and of each older end its TID.  When they are sorted, the notes of
  *		a link lie one behind the other.
- *	 2. find_dead finds the older ends that are dead after all (see below).
- *		If there are any, plan_links does its work again without them.
+ *	 2. find_dead finds the older ends that are dead after all.  If there are any,
+ *		plan_links does its work again without them.
  *	 3. write_versions passes over the versions once more, in the same order,
  *		and writes them.
  *
- * Nothing is kept in memory but notes of 16 bytes, which tuplesort writes to
- * temporary files when they take more than maintenance_work_mem.  It takes three
- * passes at most, however many links there are, and however long a row's chain of
- * versions is.  Each note is sorted twice.  Notes of rows updated more than once are
- * sorted as often as it takes to double 1 to the length of their chain.
- *
- * Which older ends are dead after all
- *
- * To tuple_fate a version is recently dead if its updater, call it X, is not
- * older than OldestXmin.  Some of these versions are dead to every snapshot:
- *
- * - The newer end is dead.  X has committed, so the newer end was deleted or
- *	 updated in turn, by a transaction Y older than OldestXmin.  XIDs say
- *	 nothing of the order of commits, but Y could only touch what X had left
- *	 after X had committed, unless both have the same top-level transaction,
- *	 which commits as one.  All snapshots count Y as committed, so all count X.
- * - The newer end is gone: no tuple at this TID has X as its xmin.  X has
- *	 committed, which is asked for here, so the newer end was not removed as the
- *	 work of an aborted transaction.  It was removed as dead by a horizon of that
- *	 time, and what is said above of a dead newer end is true of it.  That horizon
- *	 may have been later than OldestXmin, which can move backwards, but what was
- *	 dead to every snapshot remains so.  A newer end that was frozen counts as
- *	 gone: X was older than such a horizon.
- * - The newer end is dead after all, for one of these three reasons.
- *
- * These versions must go, and not only for the space.  The last transaction in their
- * chain that deleted or changed a value has deleted it in the TOAST table.  If that
- * transaction is old, the values are left behind, or have been removed before.
- *
- * Versions that stay have all their values.  A value is deleted by the transaction,
- * call it Z, that ends the last version with that value.  That version is an older
- * end, or the last of its chain.  If Z is old, that version is dead, by tuple_fate
- * or because it is gone, and so are all before it.
- *
- * A snapshot that does see an old version does not count X as committed.  While
- * there is such a snapshot, no process finds the newer end dead: that takes a Y that
- * the snapshot counts, and a snapshot that counts Y counts X.
- *
- * If X has aborted, the old version is no older end but live.  If X is still
- * running, which the server only warns of, a version without a newer end is
- * kept, and points at itself.
+ * README.md says what the key of a link is, and which older ends are dead after all.
  *
  * Portions Copyright (c) 2026, the pg_cyclone developers
  *

@@ -4,59 +4,13 @@
  *	  The leader and the workers of one VACUUM.  Here is the leader's side; that of
  *	  the workers is in team_worker.c.
  *
- * A team is launched once a table and led from phase to phase.  A phase is
- * one routine that every member runs at the same time, the leader among
- * them, over work that the members share out by atomic counters in the
- * team's shared block.  A team without workers runs the same routine in the
- * leader alone, with the shared block in private memory.
+ * A team is launched once a table and led from phase to phase.  A phase is one routine that
+ * every member runs at the same time, the leader among them, over work that the members
+ * share out by atomic counters in the team's shared block.  A team without workers runs the
+ * same routine in the leader alone, with the shared block in private memory.
  *
- * The workers attach to the team as they come, and from then on take part in
- * each phase.  A worker that comes while a phase is running takes part in the rest
- * of it.  So a phase must get by with the workers that are there: the leader
- * never waits for one to start.  A phase has ended when all attached workers are
- * through with it.
- *
- * A worker may rest: then it takes part in no phase, and phases end without it.  It
- * sleeps until another process needs it again and sets its latch.  It begins to
- * rest at the start of a phase, or in the midst of one if its routine has given its
- * place up (has_place) and returned early.  Then it may come back to the same phase,
- * and its routine is called once more.  The team doesn't know what a place is.
- *
- * The workers may be launched at any time, even in the midst of a phase.
- *
- * Between two phases the workers do nothing but wait, so the leader needs no lock
- * to write to the shared block then.  The mutex of the team orders its writes
- * before all that the workers read in the next phase.  Likewise it orders all that
- * a worker wrote in a phase before what the leader reads after it.
- *
- * The costs of a worker that fails, or is terminated:
- *
- *	- It can't be started, or dies before it can speak to the leader: its help
- *	  (team_end).
- *	- An error in its join routine, or its termination there: its help, with a
- *	  warning (team_work).  It has taken no work yet.
- *	- Its termination while it waits for a phase: its help, with a warning
- *	  (wait_for_phase).  All that it has done is done.  But if its own memory
- *	  has what a later phase can't do without, as the worker's is_needed says,
- *	  it is as within a phase:
- *	- An error or its termination within a phase: the command.  The work that
- *	  it had taken is half done and nobody else would do the rest.  The error is
- *	  thrown again in the leader, at the latest when it waits for the end of the
- *	  phase.
- *	- Its termination while it leaves: nothing, as it ends anyway (wait_for_phase).
- *	- An error or its termination in the server's own start of a parallel
- *	  worker, before we are called: the command, as for any parallel query.
- *	- The cancellation of its query: the command, as that is what was asked for.
- *
- * An error in the leader makes transaction abort terminate the workers, which
- * wait interruptibly.
- *
- * Without shared memory for it a team has no workers: see team_create.
- *
- * Parallel mode lasts from team_create to team_end.  It forbids to assign a
- * transaction ID, and more.  A team that has to do such things pauses: its workers
- * end, and what they have found stays in the shared block, which is in a segment of
- * its own.  Then the team resumes, with new workers.
+ * README.md says when workers come and rest, what orders their writes, and what it costs if
+ * one fails.
  *
  * Portions Copyright (c) 2026, the pg_cyclone developers
  *

@@ -8,28 +8,7 @@
  * a page.  This file has the rest: skipping, the dead-TID store, the free space
  * map, and the failsafe.  skip_policy.c says which block need not be looked at.
  *
- * Skipping follows the server's rule: a run of 32 or more blocks that need not be
- * looked at is skipped, a shorter one is read along.  A team skips the blocks that a
- * single process skips, no fewer: the server estimates reltuples on the supposition
- * that a VACUUM of an unchanged table scans no more than its last page.  Other pages
- * that are scanned again and again drive the estimate away.  It must skip no more
- * either: another member may have set the map's bits behind a range a moment ago, and
- * to skip such blocks can cost the advance of relfrozenxid.  So the process that claims
- * a range looks at the run that its end cuts, while nobody has claimed the blocks
- * behind it (claim_range).  It leaves a note for the next one if the run is long
- * enough.
- *
- * A round of the scan ends when there are no blocks left, or when a process
- * finds no room for more dead items.  Then it leaves the rest of its range to
- * the process that comes first in the next round.  That is most often itself, but a
- * worker may have ended, or have to sit out.  A read stream runs ahead of the page in
- * hand, so the stream's callback reserves room in the store, and ends the stream when
- * there is none.  The blocks already in the stream are still scanned, and their room
- * is reserved.
- *
- * A worker that is to be parked leaves the rest of its range in the same way, at
- * the next chunk of the store.  If all the others have finished, the phase ends
- * with that, and the leader runs it again (scan_and_vacuum).
+ * README.md says what a team may skip, and how a round of the scan ends.
  *
  * Portions Copyright (c) 2026, the pg_cyclone developers
  *

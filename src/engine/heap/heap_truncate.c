@@ -4,24 +4,7 @@
  *	  Truncation: giving empty pages at a table's end back to the file system.
  *
  * It needs an exclusive lock, which it neither waits for long nor keeps for
- * long: it gives up after five seconds of trying, and lets go when others
- * wait for the table, to try again for the rest.  While a table is being
- * compacted it takes steps, and waits its turn for a moment: otherwise a table that
- * is used all the time could not become smaller.
- *
- * A step keeps others waiting until the next check for waiters, which comes after
- * COMPACTION_CHECK_MS and WAITER_CHECK_BLOCKS pages, most of them read before.  Then
- * they wait for RelationTruncate, which looks through shared_buffers, waits for one
- * record to be on disk, and makes the file shorter.
- *
- * The lock is in the WAL, as standbys have to take it, too.  There it lasts until
- * the end of the transaction, whatever is released here.  So each step is a
- * transaction of its own, which is on disk when the step is over.  A subtransaction
- * would not do: a standby that begins, or a checkpoint, is told of the locks held
- * at that moment as those of the top-level transaction.  As queries on a standby may
- * be in the way of each step, steps become larger while nobody waits here, up to a
- * segment of the table's file.  A plain VACUUM does it all in its one transaction,
- * like the server's.
+ * long.  README.md has its steps, and what they cost sessions and standbys.
  *
  * The leader does it alone, after the team has ended.
  *

@@ -3,34 +3,12 @@
  * simple_page.c
  *	  Pruning and freezing pages that are simple.
  *
- * The server's heap_page_prune_and_freeze can deal with every page, and takes
- * some 28 ns a tuple to find out what there is to do, mostly nothing.  Most
- * pages hold only four kinds of items, each of which can be judged by itself:
+ * Most pages hold only kinds of items of which each can be judged by itself: README.md says
+ * which.  We do to such a page what the server would do, by the server's own functions for
+ * changing and logging a page.  Where the server has one WAL record for a page's changes and
+ * its bits in the visibility map, these are set here, too; else heap_page.c sets them.
  *
- * - live tuples: inserted by a transaction whose commit is hinted, and never
- *	 deleted, updated or locked since;
- * - dead tuples: inserted likewise, then deleted, or updated to a version
- *	 that is not heap-only, by a transaction that committed before OldestXmin;
- * - line pointers that are unused, or dead already;
- * - line pointers redirected to a live heap-only tuple.
- *
- * On such a page pruning follows no chains, sets no hint bits and leaves nothing
- * prunable behind.  One cheap pass finds out whether a page is like this (judge_page
- * makes no statement about any other).  Then we do to it what the server would do, by
- * the server's own functions for changing and logging a page: the same items removed,
- * the same tuples frozen, the same conflict horizon.  One thing is better: a dead
- * tuple that is about to go gets no hint bit, so with checksums the page isn't
- * logged twice.
- *
- * Where the server's verdict could be another, the page isn't simple:
- * multixacts, locks, HOT chains with a dead member, transactions aborted or
- * in progress, rows deleted after OldestXmin, XIDs from before relfrozenxid.
- *
- * Where the server has one WAL record for a page's changes and its bits in the
- * visibility map, these are set here, too; else heap_page.c sets them.
- *
- * A sample of pages is judged by the server's routines, too, before anything is
- * done: see audit.c.
+ * A sample of pages is judged by the server's routines, too, before anything is done.
  *
  * Portions Copyright (c) 2026, the pg_cyclone developers
  *

@@ -5,41 +5,8 @@
  *
  * The server can leave such a lock on a row, and takes it for damage from then
  * on: each VACUUM that looks at the page fails with "found xmax ... from before
- * relfrozenxid ...", and relfrozenxid never advances again.  This is how:
- *
- * - One transaction locks a row FOR KEY SHARE.  A second one updates it, which
- *	 need not wait, and gives the lock's XID to the new version, as its xmax.
- * - The first transaction ends, and a VACUUM begins.  Its OldestXmin, and with
- *	 FREEZE the new relfrozenxid, is past the first transaction's XID.
- * - The second transaction updates the row again.  HeapTupleSatisfiesUpdate finds
- *	 that the lock on its version is over, but sets no hint, so heap_update takes
- *	 it for one to be carried on.  The newest version may come to a page that the
- *	 VACUUM has passed already.
- *
- * Nothing is wrong with the row.  So such a lock is removed, in the way that the
- * server freezes one: any lock from before OldestXmin, whatever became of its
- * transaction, as a lock ends with it.  Everything else in xmax says something
- * about the row: XIDs of updates and deletions, MultiXactIds.  If they
- * are too old that is damage, and the server's error stands; so is an old xmin.
- *
- * The commit log may have been truncated past the transaction, but isn't needed: a
- * transaction before OldestXmin has ended.  OldestXmin may have gone backwards since
- * relfrozenxid was set, as a standby or replication slot came that holds it back.
- * Then the server is asked whether the transaction is in progress.
- *
- * The order of XIDs is cyclic, so "before" is right for XIDs less than 2^31
- * apart.  Those compared here are.  When the lock was carried on, its XID, that of the
- * update, and both values of relfrozenxid were among the transactions that the server had
- * to know apart.  And relfrozenxid stays between the lock and the update until the lock
- * has been removed or the row is gone.  To go past the update's XID, which is the row's
- * xmin, a VACUUM would have to freeze that, on the very page that no VACUUM gets through.
- *
- * MultiXactIds don't get there.  They are carried on in the same way, but a transaction
- * that asks for the members of one holds relminmxid back until it ends.
- *
- * No cleanup lock is needed, as no tuple moves: xmax may change at any time for sessions
- * that have the page pinned.  A standby need not wait for queries, as every snapshot sees
- * the same with and without the lock.
+ * relfrozenxid ...", and relfrozenxid never advances again.  README.md says how that comes,
+ * why nothing is wrong with the row, and which locks may be removed.
  *
  * Portions Copyright (c) 2026, the pg_cyclone developers
  *

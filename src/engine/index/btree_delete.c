@@ -3,26 +3,9 @@
  * btree_delete.c
  *	  Deletion of empty pages of btrees, by the members of a team in turns.
  *
- * Visitors only note which leaf pages are empty.  When the whole team is
- * through with all indexes, each member deletes those that it found
- * (btree_delete_pages).  _bt_pagedel relies on being the only one that deletes
- * pages of the index, so the members take turns (index_kind.c).  They do so
- * while the heap is vacuumed, so that nobody is idle meanwhile.  The heap doesn't
- * depend on it: the entries are gone, and an empty page more or less
- * in the tree makes no difference to scans.  _bt_pagedel leaves a page alone that
- * isn't empty any more.  It goes on to the right while pages are empty,
- * which could be all of them; so they are deleted from the end.  If it begins
- * with a page that an interrupted vacuum left half-dead, it must not find an
- * empty one to the right, as it would have no search stack for that.  So
- * clear_right_side deletes that one first.
- *
- * _bt_pagedel relies on links between siblings where it can't look at them in time.  It
- * locks a page's siblings together with the page, so it would wait for itself if two of
- * the three were one.  It goes to the right from the left sibling until it comes to the
- * page, so in a circle it would never end.  The server's vacuum goes in the order of
- * blocks and has deleted pages to the left before, so it mostly finds damage earlier.
- * We look at the links first (siblings_agree), and leave a page in the tree if they
- * don't lead to it.
+ * Visitors only note which leaf pages are empty.  When the whole team is through with all
+ * indexes, each member deletes those that it found, while the heap is vacuumed.  README.md
+ * says which links are looked at before a page is deleted.
  *
  * Portions Copyright (c) 2026, the pg_cyclone developers
  *

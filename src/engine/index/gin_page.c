@@ -3,28 +3,9 @@
  * gin_page.c
  *	  Taking the TIDs of dead items out of a leaf page of a GIN index.
  *
- * There are two kinds of leaf pages.  Those of the entry tree have an index
- * tuple for each key, with a short posting list in it, or the root of a posting
- * tree.  Those of a posting tree are a row of posting lists, the segments.
- *
- * Of either kind all lists are decoded, all TIDs are looked up in the dead-TID
- * store in one go, and the page is changed once.  The page's new contents and
- * the WAL record are those of GIN's own vacuum:
- *
- * - On an entry tree's page the tuples with dead TIDs are replaced by shorter
- *	 ones, which keep all that is in front of the list.  A tuple without any TID
- *	 left stays: GIN never deletes a key.  The record is an image of the page
- *	 (XLOG_GIN_VACUUM_PAGE).
- * - On a posting tree's page segments with dead TIDs are replaced or deleted,
- *	 and the record says which (XLOG_GIN_VACUUM_DATA_LEAF_PAGE).
- *
- * A list doesn't become longer by losing TIDs (ginpostinglist.c in PostgreSQL
- * has the proof), so what is left always fits.
- *
- * The caller holds an exclusive lock on the page.  A cleanup lock isn't needed:
- * scans of a GIN index are bitmap scans, which don't rely on pins.  We check what
- * the page says as far as it decides which memory is read or written.  All lists of
- * TIDs are compressed, unlike those of PostgreSQL before 9.4: see gin_is_ours.
+ * The page's new contents and the WAL record are those of GIN's own vacuum: see README.md.
+ * The caller holds an exclusive lock on the page.  We check what the page says as far as it
+ * decides which memory is read or written.
  *
  * Portions Copyright (c) 2026, the pg_cyclone developers
  *

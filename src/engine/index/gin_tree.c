@@ -3,35 +3,8 @@
  * gin_tree.c
  *	  Finding one's way in the trees of a GIN index, and deleting pages.
  *
- * A GIN index is a tree of entries, whose leaves point at posting trees.  All
- * these trees are alike: each level is a chain, linked to the right.  A page
- * that splits keeps the left half, and its block; only a root, whose block
- * never changes, moves both halves elsewhere, and is no leaf any more.  So two
- * things that we learn of a page under a share lock stay true:
- *
- * - A page other than a root is a leaf, or not, for good.
- * - A page on a level, other than the root, is to the left of another one for
- *	 good, as long as neither is deleted.  Only vacuum deletes pages, and none of
- *	 the entry tree.
- *
- * Deletion of empty pages
- * -----------------------
- * As by GIN's own vacuum (see its README on page deletion), with the same WAL
- * record.  A cleanup lock on the root of a posting tree keeps out insertions, as
- * each keeps the root pinned.  The pages on the way down, and on each
- * level the last page that stays, are kept locked.  So what is changed
- * together (a page, its parent and its left sibling) is locked from left to
- * right and top down, as scans go.  A deleted page carries the next
- * XID, so that it isn't reused while a scan may still come to it.
- *
- * On the way down a damaged tree a process may come to a page that it has locked
- * already, and would wait for itself.  So it looks for each page among these first.
- *
- * One thing differs: a page isn't deleted if it or its left sibling has been
- * split without a downlink for the new page, which a crash can leave behind.
- * Otherwise the key space of that new page would go to another, or the page would
- * drop out of the chain.  And as an inner page without children may not stay in
- * the tree, an inner page that can't be deleted keeps its last child.
+ * README.md says what stays true of a page when its lock is released, and in which order
+ * pages are locked.
  *
  * Portions Copyright (c) 2026, the pg_cyclone developers
  *

@@ -3,75 +3,10 @@
  * gin_vacuum.c
  *	  Bulk deletion in GIN indexes, by any number of processes in one index.
  *
- * A GIN index is a tree of entries, one for each key.  An entry has the TIDs of
- * the rows with that key, in a posting list of its own or, if they are many, in
- * a posting tree.  gin_tree.c finds the way in these trees and deletes pages,
- * gin_page.c takes dead TIDs out of a leaf page.  This file says which process does
- * what.
- *
- * Stretches
- * ---------
- * The leaves of the entry tree are a chain, linked to the right.  The leader
- * cuts it into stretches, at leaves whose downlinks it reads in the level above.
- * A member claims adjacent stretches, and walks from their first
- * leaf by right links to the first leaf of a stretch that it hasn't claimed, or to the
- * end.  It takes the dead TIDs out of the posting lists of each leaf, and does
- * the posting trees that the leaf points at.  Claim: when all stretches are done,
- * all entries have been visited that had TIDs of dead items, each once.
- *
- * - No dead item gets a new entry.  Entries of dead items that were in the pending
- *	 list are in the tree, as the leader has emptied that list before, and a
- *	 session that emptied it at the same time is through, too (ginInsertCleanup).
- * - Pages of the entry tree are never deleted, nor are entries.  A page that
- *	 splits keeps the left half of its entries; the right half goes to a new
- *	 page, its right sibling.  So the first leaf of each stretch stays in the
- *	 chain, in this order, and right links lead from one to the next.
- * - An entry is always on the leaf in hand or to the right of it, in the chain,
- *	 until it is visited.  For if its page splits, it stays or goes to the next
- *	 one, and right links are followed as they are while the page is locked for
- *	 its visit.  So the walk comes to pages that it was split into before.  It skips
- *	 those that it is split into later, but their entries were visited with it.
- * - An entry doesn't leave its stretch: the page that it moves to is linked from
- *	 the page where it was, so in front of the next stretch's first leaf.
- * - If the root is a leaf there is one stretch, and the process that claims it looks for
- *	 the leftmost leaf as it is then.  If the root has been split before, that is
- *	 another page, and stays the leftmost one.
- * - A session moves a posting list that becomes too long to a posting tree while the
- *	 entry's page is locked.  If that is before the visit, the visit finds the dead
- *	 TIDs there; if it is after the visit, there are none.
- *
- * (test/pytest/test_gin_model.py explores every order of events in small trees.)
- *
- * Posting trees
- * -------------
- * An entry keeps the root of its posting tree for good, and is visited once, so
- * a posting tree is found by one process.  Within a posting tree the same holds
- * as above, as only vacuum deletes its pages: a walk along its leaves finds all
- * dead TIDs.
- *
- * A process that finds a tree vacuums it at once, unless it is large: one key in each
- * row would keep a member busy while the others have nothing left to do.  A large
- * tree is cut into pieces in the same way as the entries, and the pieces are put where
- * all members find them.  Each member looks there when it is through with a
- * stretch.  Once no stretch is left it stays as long as a member is at one, as
- * that may find another tree.  (A process that waits has nothing
- * locked.  If the process that it waits for fails, the team does, which ends the wait:
- * see team_sleep.)  There is only room for some trees; a process that finds another
- * one does pieces itself until there is room.
- *
- * Empty pages of a posting tree are deleted when all its leaves have been
- * visited, by the process that found the tree, or that does its last piece.  So
- * it is one process, and no other walks along the tree, or keeps its root
- * pinned for long.
- *
- * Scans of a GIN index are bitmap scans: they don't rely on their pins.  So, as by the
- * server's routine, a leaf is locked exclusively for its visit, and not for cleanup.
- *
- * Indexes that are left to the server
- * --------------------------
- * An index that PostgreSQL before 9.4 has built may have lists that aren't
- * compressed.  The server's routine vacuums it.  The server does cleanup, too, which
- * reads each page once to count it.
+ * The leaves of the entry tree are cut into stretches, which members claim; large posting
+ * trees are cut into pieces in the same way.  gin_tree.c finds the way in these trees and
+ * deletes pages, gin_page.c takes dead TIDs out of a leaf page.  This file says which
+ * process does what; README.md, why all entries of dead items are found.
  *
  * Portions Copyright (c) 2026, the pg_cyclone developers
  *

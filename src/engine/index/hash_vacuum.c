@@ -7,79 +7,11 @@
  * claimed a bucket passes over its pages, the primary page first and then the chain of
  * overflow pages.  All TIDs of a page are looked up in the dead-TID store in
  * one go, and then the page is changed once.  Changes of a bucket, locks
- * and WAL are those of the server's hashbucketcleanup:
+ * and WAL are those of the server's hashbucketcleanup.
  *
- * - An index scan keeps its bucket's primary page pinned, or is on a page of
- *	 the chain.  So we begin with a cleanup lock on the primary page, keep that
- *	 pinned until the bucket is done, and lock the next page of the chain
- *	 before we release the last one.  So we overtake no scan, and no scan overtakes
- *	 us and then comes to a TID that has been reused.
- * - The pin also keeps the bucket from being split, as that needs a cleanup
- *	 lock on the same page.
- * - Tuples that a split has copied to another bucket are deleted (the split
- *	 cleanup), and what is left is squeezed together if nobody else has the
- *	 primary page pinned at that moment.
- *
+ * README.md says why no entry of a dead item is left, and which buckets are put off.
  * Unlike the server, we never nap while a page is locked: we pay for the pages of a
  * bucket when it is done.
- *
- * Order
- * -----
- * The server goes over the buckets in the order of their numbers, and so comes
- * to a bucket later than to the one that it is split from.  Several processes
- * go over them in no particular order.  No entry of a dead TID is left all the same:
- *
- * Nobody can insert a new entry for a dead TID.  So such entries only move, and
- * across buckets they only do so in a split, which copies tuples of an old
- * bucket P to a new one N.  N comes into being with the mark "being populated",
- * and loses it when the split is complete; it never gets it again.  A bucket
- * with that mark is not itself split, and the bucket that it is populated from has no
- * such mark (_hash_expandtable completes a split before it begins another one).
- * The process that splits keeps the primary pages of both pinned; so a
- * process that has a cleanup lock on either, and finds the mark on N, sees a split that
- * was interrupted, and that any insertion may continue.
- *
- * Call a visit final if the bucket isn't marked as being populated when the
- * visitor has the cleanup lock.  After a final visit the bucket has no entries of
- * dead TIDs, and will never have any.  So it is enough that each bucket gets a
- * final visit, or a visit when only a bucket that has had a final one can still
- * populate it:
- *
- * - A bucket N with the mark is put off until all members are through with
- *	 their ranges (hash_visit_put_off).  If it still has the mark then, the
- *	 bucket P that it is populated from is visited first.  That is a final
- *	 visit, as P isn't marked.  Tuples that come to N after that come from P and
- *	 are live; so the visit to N that follows is its last one.
- * - A bucket that isn't there yet is made by a split of a bucket P.  If it gets
- *	 entries of dead TIDs, P hasn't had its final visit, so a member has P still
- *	 before it.  Each member looks for new buckets after the last one that it
- *	 knows of (claim_new_buckets), whether that is in a range or was put off.  So
- *	 the member that visits P finds it, unless another member has before.
- *
- * To visit a bucket twice does no harm; but in the second visit tuples are not
- * counted.
- *
- * Waiting
- * -------
- * A read stream keeps pins on primary pages ahead, while this process waits for
- * a cleanup lock, or sleeps.  As long as there is one, a member waits for
- * cleanup locks on pages of its own ranges only, which no other member pins or
- * waits for.  Buckets that were put off may lead to anybody's, so these are
- * visited when all members are through with their ranges, without a stream, and
- * in turns (index_kind.c): no two members wait for one page, and a member that
- * waits has nothing pinned.  Sessions don't wait for pins: to split a bucket, or to go on
- * with that, they need a cleanup lock, and do without the split if they can't
- * have it at once.  So pins ahead delay a split until a later insertion, and
- * nobody waits for them (index_kind.h says why that is so for all kinds).
- *
- * Squeezing takes locks on bitmap pages and on the metapage as sessions do that
- * add overflow pages, or split buckets and squeeze them, at the same time.
- *
- * The metapage's count
- * --------------------
- * The leader sets it when all is done (hash_conclude), as the server does: to
- * what was counted, if nothing was inserted or split meanwhile.  Otherwise the leader
- * reduces it by what was removed.
  *
  * Portions Copyright (c) 2026, the pg_cyclone developers
  *

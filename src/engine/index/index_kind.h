@@ -13,30 +13,7 @@
  * A process finds an index's kind by itself, so no address of a function is in
  * shared memory.
  *
- * Pins ahead
- * ----------
- * A read stream keeps pages pinned that are not yet visited, while its process
- * waits for something, or sleeps.  The server doesn't detect a deadlock of processes
- * that wait for each other's pins, so there must be none.  A pin is in the way of
- * a cleanup lock, and of nothing else.  These wait for cleanup locks on an index's
- * pages:
- *
- * - Sessions: none.  A session that splits a bucket of a hash index, or goes on
- *	 with a split, takes such a lock only if it gets it at once.  Sessions at the
- *	 other kinds need none.
- * - The server's own VACUUM, CREATE INDEX or REINDEX, of the same table: not
- *	 while we have our lock on it.  Replay: not where VACUUM runs.
- * - Members in bulk deletion of a btree or a hash index.  With a stream they only
- *	 wait for pages of their own ranges, which no other member visits.  For any other
- *	 page they wait in turns, when all members are through with their ranges, so that
- *	 there are no streams.  Before that they only try (btree_vacuum.c).
- * - A member at the root of a GIN posting tree whose leaves have all been visited
- *	 (gin_vacuum.c).  There are no streams in GIN indexes.
- *
- * Visits to GiST and SP-GiST indexes take no cleanup locks.  Nobody waits for
- * another index's pins: a member has none in an index when it goes on to the next
- * one, is parked, or waits for its turn.  While pages are deleted (delete_pages)
- * it may have some of the heap, for which nobody waits in that phase.
+ * README.md says why a read stream's pins on pages ahead are in no process's way.
  *
  * Portions Copyright (c) 2026, the pg_cyclone developers
  *

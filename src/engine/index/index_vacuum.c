@@ -3,28 +3,11 @@
  * index_vacuum.c
  *	  Index vacuum and index cleanup: who does which index.
  *
- * index_plan.c has planned what each index allows.  Both phases go over all
- * indexes.  First the leader does those that only it does: the AM does not allow
- * this phase in a worker, or the index is too small to be worth the trouble.
- * The others are shared out by size:
- *
- * - Most AMs process an index as a whole.  All members claim such indexes one
- *	 by one, the largest first.
- * - Bulk deletion, or cleanup, of some kinds (index_kind.h) is ours, and any
- *	 number of processes do it at once.  So such indexes come last, and
- *	 every member works on each of them until nothing is left to claim.  If
- *	 there are more btrees than processes, the phase is run several times.  It is
- *	 run once more for what has to wait until all members are through, such as
- *	 pages that sessions have pinned too long (btree_vacuum.c).
+ * index_plan.c has planned what each index allows.  README.md says in which order indexes
+ * are done, and by how many processes.
  *
  * The heap may be vacuumed only after each index has been passed over whole;
  * index_finish_round says if that is so.
- *
- * Results: an AM returns a struct that it wants back the next time.  If the
- * index may be processed by different processes, the struct lives in the
- * team's shared block; by its choice of amparallelvacuumoptions the AM
- * declares that copying it is fine.  Otherwise the leader keeps the AM's own
- * struct, which may be longer than the server knows.
  *
  * Portions Copyright (c) 2026, the pg_cyclone developers
  *

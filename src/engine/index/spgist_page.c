@@ -7,8 +7,7 @@
  * tuples of dead TIDs are taken out of their chains in one change of the page.  Old
  * redirects become placeholders.  The places that young redirects and inner tuples lead
  * to become pending (scan->pending); each redirect and inner tuple is followed just
- * once (scan->followed).  Why that is right, and which process visits which page, is in
- * spgist_vacuum.c.
+ * once (scan->followed).  Why that is right is in README.md.
  *
  * Portions Copyright (c) 2026, the pg_cyclone developers
  *
