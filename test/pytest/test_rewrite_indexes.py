@@ -314,7 +314,7 @@ def test_old_snapshots_find_their_rows(cluster, db, conn, parts):
     run_script(conn, MAKE_VERSIONS)
     run_script(conn, "CREATE INDEX ON t (n); CREATE INDEX ON t (note); CREATE TABLE other ()")
     conn.execute("CREATE INDEX ON t (coalesce(md5(big), ''))")
-    conn.execute(f"SET maintenance_work_mem = '32MB'; SET cyclone.debug_btree_parts = {parts}")
+    conn.execute(f"SET maintenance_work_mem = '32MB'; SET cyclone.debug_btree_parts = {parts}; SET min_parallel_index_scan_size = '1GB'")
     readers = []
     for change in CHANGES:
         reader = cluster.connect(db)
