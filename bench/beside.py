@@ -1,4 +1,4 @@
-"""Work beside something else: a VACUUM with a latency target, without a break and watched; pgbench; any function."""
+"""Work beside something else: a VACUUM without a break, watched; pgbench; any function."""
 
 import signal
 import subprocess
@@ -19,14 +19,15 @@ PERCENTILE = 95
 CLIENTS = 8
 MOST_SECONDS = 3
 CANCEL_SECONDS = 0.5
-# The limit of the VACUUM; how many times the table has been scanned; and the percentile in the server.  A rate isn't known before
-# a VACUUM has gone on for a quarter of a second, when one at full speed is through.
+AUTO = {"cyclone.latency_target": "auto"}
+# The limit of the VACUUM; and how many times the table has been scanned.  A rate isn't known before a VACUUM has gone on for a
+# quarter of a second, when one at full speed is through.
 QUERY = """
-    SELECT limited_by, vacuum_count + coalesce(heap_blks_scanned::float8 / nullif(heap_blks_total, 0), 0), latency_ms
+    SELECT limited_by, vacuum_count + coalesce(heap_blks_scanned::float8 / nullif(heap_blks_total, 0), 0)
     FROM pg_stat_user_tables LEFT JOIN pg_stat_progress_vacuum USING (relid) LEFT JOIN cyclone.pace USING (pid)
     WHERE pg_stat_user_tables.relid = {}::regclass
 """
-TYPES = ["text", "float8", "float8"]
+TYPES = ["text", "float8"]
 
 
 @contextmanager
@@ -43,16 +44,15 @@ def in_thread(run, is_over: threading.Event | None = None):
 
 
 class VacuumBeside:
-    """VACUUMs of a table, one after the other while the block runs, with this latency target in ms or, if that is 0, as the
-    `settings` say. Raises psycopg.Error at the block's end if one failed.
+    """VACUUMs of a table, one after the other while the block runs, as the `settings` say. Raises psycopg.Error at the block's end
+    if one failed.
 
     `samples` has what QUERY returned every `interval` seconds, after the time since the epoch.
     """
 
-    def __init__(self, cluster: Cluster, target_ms: float, *, interval: float, table: str = "t", settings: dict[str, str] | None = None):
-        self.samples: list[tuple[float, str | None, float, float | None]] = []
-        self._cluster, self._target_ms, self._interval, self._table = cluster, target_ms, interval, table
-        self._settings = settings or {}
+    def __init__(self, cluster: Cluster, settings: dict[str, str], *, interval: float, table: str = "t"):
+        self.samples: list[tuple[float, str | None, float]] = []
+        self._cluster, self._settings, self._interval, self._table = cluster, settings, interval, table
         self._done = threading.Event()
         self._error: psycopg.Error | None = None
 
@@ -76,29 +76,23 @@ class VacuumBeside:
 
     def speed(self, first: float, last: float) -> float:
         """Return how many times the table was scanned a second between two times since the epoch; 0 if it isn't known."""
-        scanned = [(moment, tables) for moment, _, tables, _ in self.samples if first <= moment < last]
+        scanned = [(moment, tables) for moment, _, tables in self.samples if first <= moment < last]
         return (scanned[-1][1] - scanned[0][1]) / (scanned[-1][0] - scanned[0][0]) if len(scanned) > 1 else 0.0
-
-    def server_ms(self, first: float, last: float) -> list[float]:
-        """Return what the server measured between two times since the epoch."""
-        return [ms for moment, _, _, ms in self.samples if first <= moment < last and ms is not None]
 
     def _vacuum(self) -> None:
         """VACUUM the table again and again, in one command, which has one pace."""
         tables = ", ".join([self._table] * 2000)
-        target = f", LATENCY_TARGET '{self._target_ms:.3f}ms'" if self._target_ms else ""
         try:
             for name, value in self._settings.items():
                 self._conn.execute(f"SET {name} = '{value}'")
             while not self._done.is_set():
-                self._conn.execute(f"VACUUM (DISABLE_PAGE_SKIPPING, PROCESS_TOAST off{target}) {tables}")
+                self._conn.execute(f"VACUUM (DISABLE_PAGE_SKIPPING, PROCESS_TOAST off) {tables}")
         except psycopg.errors.QueryCanceled:
             pass
         except psycopg.Error as error:  # the block's end says so
             self._error = error
 
     def _sample(self) -> None:
-        # the server doesn't time COPY, so this session is no load
         copy = SQL("COPY ({}) TO STDOUT").format(SQL(QUERY).format(Literal(self._table)))
         while not self._done.wait(self._interval):
             with self._watcher.cursor().copy(copy) as rows:

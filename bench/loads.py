@@ -1,5 +1,5 @@
-"""How a latency target is kept beside loads of all kinds: a few statements a second and twenty thousand, bursts, and a load that
-becomes ten times as much within a minute. A VACUUM with the target runs without a break beside each.
+"""What the latency target auto makes of loads of all kinds: a few statements a second and twenty thousand, bursts, and a load that
+becomes ten times as much within a minute. A VACUUM with it runs without a break beside each.
 """
 
 import time
@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import beside
-from beside import VacuumBeside, mean, percentile, run_pgbench
+from beside import AUTO, VacuumBeside, percentile, run_pgbench
 from cyclone_lab.cluster import Cluster
 
 SUM = """\\set aid random(1, 1000000 - {rows})
@@ -19,10 +19,8 @@ SELECT abalance FROM pgbench_accounts WHERE aid = :aid;
 # With it the VACUUM's watcher is no load itself.
 SAMPLE_SECONDS = 1.0
 ALONE_SECONDS, IDLE_SECONDS = 10, 6
-BEGIN_SECONDS = 5  # in which the target need not be kept
+BEGIN_SECONDS = 5  # which don't count
 WINDOW_SECONDS = 10
-# As a multiple of the percentile without VACUUM
-TARGET_MARGIN = 1.5
 
 # Seconds, and the statements a second in them
 Part = tuple[float, float]
@@ -52,10 +50,8 @@ class Beside:
     kind: str
     per_second: float  # statements, while there were any
     alone_ms: float  # the percentile without VACUUM, at the most statements a second
-    target_ms: float
     load_ms: float  # the percentile, without the first seconds
     worst_ms: float  # of a window
-    server_ms: float  # the mean of what the server measured
     speed: float  # what of the table was scanned a second, as a part of that before the load
 
 
@@ -63,9 +59,8 @@ def measure_load(cluster: Cluster, kind: Kind) -> Beside:
     """Do one run; table t and pgbench's tables exist, with a million accounts."""
     parts = kind.parts(beside.most(cluster, kind.script))
     alone = percentile([ms for _, ms in run_pgbench(cluster, kind.script, ALONE_SECONDS, max(rate for _, rate in parts))])
-    target = TARGET_MARGIN * alone
     transactions: list[tuple[float, float]] = []
-    with VacuumBeside(cluster, target, interval=SAMPLE_SECONDS) as vacuum:
+    with VacuumBeside(cluster, AUTO, interval=SAMPLE_SECONDS) as vacuum:
         time.sleep(IDLE_SECONDS)
         begin = time.time()
         for seconds, rate in parts:
@@ -81,9 +76,7 @@ def measure_load(cluster: Cluster, kind: Kind) -> Beside:
         kind.name,
         len(transactions) / sum(seconds for seconds, rate in parts if rate),
         alone,
-        target,
         percentile([ms for moment, ms in transactions if moment >= counted]),
         max(percentile(window) for window in windows),
-        mean(vacuum.server_ms(counted, end)),
         vacuum.speed(counted, end) / (vacuum.speed(begin - 4, begin) or float("nan")),
     )

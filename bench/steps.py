@@ -1,12 +1,12 @@
-"""How fast the pace follows a load that comes and goes: a VACUUM with a latency target runs without a break, and in the midst
-of it pgbench begins, and ends, adding up rows at half the rate that it could.
+"""How fast the pace follows a load that comes and goes: a VACUUM with the latency target auto runs without a break, and in the
+midst of it pgbench begins, and ends, adding up rows at half the rate that it could.
 """
 
 import time
 from dataclasses import dataclass
 
 import beside
-from beside import VacuumBeside, mean, percentile, run_pgbench
+from beside import AUTO, VacuumBeside, percentile, run_pgbench
 from cyclone_lab.cluster import Cluster
 
 SCRIPT = """\\set aid random(1, 950000)
@@ -17,8 +17,6 @@ ALONE_SECONDS, IDLE_SECONDS, LOAD_SECONDS, AFTER_SECONDS = 4, 4, 10, 5
 WINDOW_SECONDS = 1.0
 SAMPLE_SECONDS = 0.02
 NEAR = 1.1
-# As a multiple of the percentile without VACUUM
-TARGET_MARGIN = 1.5
 
 
 @dataclass
@@ -26,11 +24,8 @@ class Steps:
     """The figures of one run, in seconds and milliseconds."""
 
     alone_ms: float  # the percentile without VACUUM
-    target_ms: float
-    back_seconds: float  # after the load's begin, until the percentile of a window is within a tenth of the target
-    server_back_seconds: float  # the same as the server sees it, which is what the target is about: for a window in which it measured something
+    back_seconds: float  # after the load's begin, until the percentile of a window is within a tenth of that
     load_ms: float  # the percentile from two seconds after the load's begin to its end
-    server_ms: float  # the same as the server sees it: the mean of what it measured, a few times a second
     full_speed_seconds: float  # after its end, until nothing bounds the VACUUM
     speed_under_load: float  # what of the table was scanned a second from two seconds on, as a part of that without load
 
@@ -44,8 +39,7 @@ def measure_steps(cluster: Cluster, most: float) -> Steps:
     """Do one run; table t and pgbench's tables exist, with a million accounts."""
     rate = SHARE_OF_MOST * most
     alone = percentile([ms for _, ms in run_pgbench(cluster, SCRIPT, ALONE_SECONDS, rate)])
-    target = TARGET_MARGIN * alone
-    with VacuumBeside(cluster, target, interval=SAMPLE_SECONDS) as vacuum:
+    with VacuumBeside(cluster, AUTO, interval=SAMPLE_SECONDS) as vacuum:
         time.sleep(IDLE_SECONDS)
         begin = time.time()
         transactions = run_pgbench(cluster, SCRIPT, LOAD_SECONDS, rate)
@@ -53,19 +47,13 @@ def measure_steps(cluster: Cluster, most: float) -> Steps:
     begin = max(begin, min(moment for moment, _ in transactions))
     end = max(moment for moment, _ in transactions)
     back = begin
-    while percentile([ms for moment, ms in transactions if back <= moment < back + WINDOW_SECONDS]) > NEAR * target and back < end:
+    while percentile([ms for moment, ms in transactions if back <= moment < back + WINDOW_SECONDS]) > NEAR * alone and back < end:
         back += 0.1
-    server_back = begin
-    while max(vacuum.server_ms(server_back, server_back + WINDOW_SECONDS), default=float("inf")) > NEAR * target and server_back < end:
-        server_back += 0.1
     unbounded = [moment for moment, limit, *_ in vacuum.samples if moment > end and limit == "nothing"]
     return Steps(
         alone,
-        target,
         back - begin,
-        server_back - begin,
         percentile([ms for moment, ms in transactions if moment >= begin + 2]),
-        mean(vacuum.server_ms(begin + 2, end)),
         unbounded[0] - end if unbounded else float("inf"),
         vacuum.speed(begin + 2, end) / (vacuum.speed(begin - 2, begin) or float("nan")),
     )

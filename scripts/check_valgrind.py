@@ -81,7 +81,7 @@ def vacuum_in_all_ways(conn: psycopg.Connection, old: psycopg.Connection, writer
     change(12)
     run(f"VACUUM (PARALLEL 2, VERBOSE, INDEX_CLEANUP on) {tables}")
     change(12)
-    run(f"VACUUM (PARALLEL 0, FREEZE, LATENCY_TARGET '5ms') {tables}")
+    run(f"VACUUM (PARALLEL 0, FREEZE, LATENCY_TARGET auto) {tables}")
     old.execute("BEGIN ISOLATION LEVEL REPEATABLE READ; SELECT FROM pg_class LIMIT 1")
     change(12)
     run(f"VACUUM (FULL, PARALLEL 2, VERBOSE) {tables}")

@@ -1,4 +1,4 @@
-"""The demo's picture: a table that becomes small while others use it, the time of a VACUUM, and a target beside a load that comes and goes.
+"""The demo's picture: a table that becomes small while others use it, the time of a VACUUM, and one beside a load that comes and goes.
 
 The panels are below each other, as a phone shows them.
 """
@@ -9,7 +9,7 @@ from pathlib import Path
 
 from matplotlib import pyplot
 
-from beside import mean, percentile
+from beside import percentile
 from drawing import CORE, NARROW, OTHER, OURS, STYLE
 
 MB = 1 << 20
@@ -64,26 +64,20 @@ def _draw_times(panel: pyplot.Axes, contenders: list) -> None:
 
 
 def _draw_statements(panel: pyplot.Axes, paced) -> None:
-    """Draw the percentile of each second's statements beside the target, and when there was a load."""
+    """Draw the percentile of each second's statements, and when there was a load."""
     start = paced.rests[0][0]
-    seconds, measured = defaultdict(list), defaultdict(list)
+    seconds = defaultdict(list)
     for end, ms in paced.transactions:
         seconds[int(end - start)].append(ms)
-    for moment, ms in paced.measured:
-        measured[int(moment - start)].append(ms)
     for number, (first, last) in enumerate(paced.loads):
         panel.axvspan(first - start, last - start, color=SHADE, alpha=0.6, linewidth=0, label="pgbench is at work" if number == 0 else None)
         inside = [second for second in sorted(seconds) if first - 0.5 <= second + start <= last - 0.5]
         panel.plot([second + 0.5 for second in inside], [percentile(seconds[second]) for second in inside], color=OURS, marker="o", markersize=4,
-                   label="beside pg_cyclone's VACUUM, by pgbench" if number == 0 else None)  # fmt: skip
-        inside = [second for second in inside if second in measured]
-        panel.plot([second + 0.5 for second in inside], [mean(measured[second]) for second in inside], color=OURS, linestyle=":", linewidth=2,
-                   label="the same, by the server" if number == 0 else None)  # fmt: skip
-    panel.axhline(paced.core_ms, color=CORE, linestyle="--", label="beside PostgreSQL's VACUUM, by pgbench")
-    panel.axhline(paced.target_ms, color="#303030", linewidth=1.5, label="target")
-    panel.axhline(paced.alone_ms, color=OTHER, linestyle=":", linewidth=2, label="without VACUUM, by pgbench")
-    panel.set_ylim(0, 1.1 * max(paced.core_ms, paced.target_ms, *(percentile(values) for values in seconds.values())))
-    _title(panel, f"3. A target of {paced.target_ms:.1f} ms, and a load that comes and goes", "ms, below which 95 % of the statements stay")
+                   label="beside pg_cyclone's VACUUM" if number == 0 else None)  # fmt: skip
+    panel.axhline(paced.core_ms, color=CORE, linestyle="--", label="beside PostgreSQL's VACUUM")
+    panel.axhline(paced.alone_ms, color=OTHER, linestyle=":", linewidth=2, label="without VACUUM")
+    panel.set_ylim(0, 1.1 * max(paced.core_ms, *(percentile(values) for values in seconds.values())))
+    _title(panel, "3. A load that comes and goes, and the latency target auto", "ms, below which 95 % of the statements stay")
     panel.legend(loc="lower center", fontsize=9, frameon=True, framealpha=0.9, edgecolor="none")
 
 

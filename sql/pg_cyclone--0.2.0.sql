@@ -135,13 +135,9 @@ CREATE FUNCTION pace_rows(
     OUT pid int,
     OUT datid oid,
     OUT relid oid,
-    OUT target_ms float8,
-    OUT percentile float8,
-    OUT latency_ms float8,
     OUT budget float8,
     OUT rate float8,
     OUT asleep float8,
-    OUT latency_of text,
     OUT shared_by int,
     OUT limited_by text,
     OUT usesysid oid)
@@ -178,18 +174,12 @@ SELECT coalesce(p.pid, g.pid) AS pid,
             THEN coalesce(p.relid, g.relid)::pg_catalog.regclass END AS relation,
        coalesce(g.limited_by, p.limited_by) AS limited_by,
        CASE WHEN g.pid IS NOT NULL THEN g.figure
-            WHEN p.limited_by = 'cost delay' THEN p.rate
-            WHEN p.limited_by IN ('latency target', 'floor') THEN p.latency_ms END AS figure,
+            WHEN p.limited_by = 'cost delay' THEN p.rate END AS figure,
        CASE WHEN g.pid IS NOT NULL THEN g.bound
-            WHEN p.limited_by = 'cost delay' THEN p.budget
-            WHEN p.limited_by IN ('latency target', 'floor') THEN p.target_ms END AS bound,
+            WHEN p.limited_by = 'cost delay' THEN p.budget END AS bound,
        CASE WHEN g.paused_by IS NOT NULL THEN pg_catalog.pg_get_userbyid(g.paused_by)::pg_catalog.text
             WHEN g.standby_pid IS NOT NULL THEN (SELECT a.application_name FROM pg_catalog.pg_stat_get_activity(g.standby_pid) a)
             ELSE g.wal_holder END AS held_by,
-       p.target_ms,
-       p.latency_ms,
-       p.latency_of,
-       p.percentile,
        p.asleep,
        p.rate,
        p.budget,
@@ -205,24 +195,18 @@ COMMENT ON COLUMN pace_details.datid IS 'OID of the database';
 COMMENT ON COLUMN pace_details.datname IS 'Name of the database';
 COMMENT ON COLUMN pace_details.relid IS 'OID of the table being vacuumed';
 COMMENT ON COLUMN pace_details.relation IS 'The table; null if it is in another database';
-COMMENT ON COLUMN pace_details.limited_by IS 'The limit that keeps the VACUUM from going faster: "nothing", "cost delay", "latency target", "learning the target", "floor" (the target is missed at the slowest pace), "WAL rate" (cyclone.max_wal_rate), "replica lag" (cyclone.max_replica_lag), "disk space" (cyclone.min_free_disk), "paused" (by cyclone.pause()), or "nothing (failsafe)"';
-COMMENT ON COLUMN pace_details.figure IS 'The figure that limited_by bounds: cost a second, latency in milliseconds, bytes of WAL that all VACUUMs write a second, lag in seconds, bytes that are free in the file system of pg_wal, or for how many seconds it has been paused; null for other limits';
+COMMENT ON COLUMN pace_details.limited_by IS 'The limit that keeps the VACUUM from going faster: "nothing", "cost delay", "latency target", "learning the target", "floor" (others wait, although it goes at its slowest pace), "WAL rate" (cyclone.max_wal_rate), "replica lag" (cyclone.max_replica_lag), "disk space" (cyclone.min_free_disk), "paused" (by cyclone.pause()), or "nothing (failsafe)"';
+COMMENT ON COLUMN pace_details.figure IS 'The figure that limited_by bounds: cost a second, bytes of WAL that all VACUUMs write a second, lag in seconds, bytes that are free in the file system of pg_wal, or for how many seconds it has been paused; null for other limits';
 COMMENT ON COLUMN pace_details.bound IS 'The bound of figure, in its unit';
 COMMENT ON COLUMN pace_details.held_by IS 'Name of the role that has paused it, application name of the standby or subscriber that lags, or what VACUUM waits for where the disk gets full: who retains WAL, "checkpoint" or "full disk"; null for other limits';
-COMMENT ON COLUMN pace_details.target_ms IS 'Latency target, in milliseconds; null if there is none, and with auto, which goes by waits';
-COMMENT ON COLUMN pace_details.latency_ms IS 'The percentile of the latency of others'' statements as last measured, in milliseconds; null if there were none recently, or if they are not timed';
-COMMENT ON COLUMN pace_details.latency_of IS 'The measure by which the target is kept: "statements" of other sessions, or "waits" of these (with auto); null without a target';
-COMMENT ON COLUMN pace_details.percentile IS 'Which percentile of the latency of others'' statements is to be kept at the target, 0 to 100; null without a target';
 COMMENT ON COLUMN pace_details.asleep IS 'Share of their time that the processes sleep to keep to the budget, 0 to 1';
 COMMENT ON COLUMN pace_details.rate IS 'How much of the budget they used recently, in its unit; null if it is not counted, as there is neither cost-based delay nor a target';
 COMMENT ON COLUMN pace_details.budget IS 'Budget of all processes of the VACUUM together: if a latency target sets the pace, how many may be at work on average; else cost a second by vacuum_cost_page_hit and its like; null if there is no bound';
-COMMENT ON COLUMN pace_details.shared_by IS 'How many VACUUMs of the server have this target, and share its budget; null without a target';
+COMMENT ON COLUMN pace_details.shared_by IS 'How many VACUUMs of the server have the target, and share its budget; null without it';
 
 CREATE VIEW pace AS
 SELECT v.pid, v.datname, v.relation, v.limited_by, pg_catalog.round(v.figure::numeric, 1)::float8 AS figure,
        pg_catalog.round(v.bound::numeric, 1)::float8 AS bound, v.held_by,
-       pg_catalog.round(v.target_ms::numeric, 1)::float8 AS target_ms,
-       pg_catalog.round(v.latency_ms::numeric, 1)::float8 AS latency_ms,
        pg_catalog.round(v.asleep::numeric, 2)::float8 AS asleep,
        pg_catalog.round(v.rate::numeric, 1)::float8 AS rate,
        pg_catalog.round(v.budget::numeric, 1)::float8 AS budget
@@ -393,8 +377,6 @@ CREATE FUNCTION history_rows(
     OUT wal_full_page_images bigint,
     OUT wal_bytes bigint,
     OUT slept_seconds float8,
-    OUT target_ms float8,
-    OUT latency_ms float8,
     OUT audited_pages bigint,
     OUT audit_failed boolean,
     OUT paused_seconds float8,
@@ -443,8 +425,6 @@ SELECT h.id,
        h.wal_full_page_images,
        h.wal_bytes,
        h.slept_seconds,
-       h.target_ms,
-       h.latency_ms,
        h.paused_seconds,
        h.wal_rate_seconds,
        h.replica_lag_seconds,
@@ -477,7 +457,7 @@ COMMENT ON COLUMN history_details.usesysid IS 'OID of the command''s user; null 
 COMMENT ON COLUMN history_details.usename IS 'Name of the command''s user';
 COMMENT ON COLUMN history_details.pid IS 'Process ID of the leader';
 COMMENT ON COLUMN history_details.operation IS '"VACUUM", "FULL REWRITE", "FULL INPLACE" or, since PostgreSQL 19, "REPACK"';
-COMMENT ON COLUMN history_details.options IS 'Options of a command as they held for the table, from the statement, the table or a setting; null if there were none. FULL and its kind are the operation, LATENCY_TARGET is target_ms, and BUFFER_USAGE_LIMIT is not recorded';
+COMMENT ON COLUMN history_details.options IS 'Options of a command as they held for the table, from the statement, the table or a setting; null if there were none. FULL and its kind are the operation; LATENCY_TARGET and BUFFER_USAGE_LIMIT are not recorded';
 COMMENT ON COLUMN history_details.outcome IS '"done", "cancelled" (by a user, for a session that waited for the table, by the end of the process or of the server) or "failed"';
 COMMENT ON COLUMN history_details.forced IS 'Was it an autovacuum that the table''s age had forced, to prevent wraparound?';
 COMMENT ON COLUMN history_details.aggressive IS 'Was it one that visits all pages that are not all-frozen? Null unless it is a VACUUM by the engine that was done';
@@ -497,8 +477,6 @@ COMMENT ON COLUMN history_details.wal_records IS 'WAL records written, by all pr
 COMMENT ON COLUMN history_details.wal_full_page_images IS 'Full page images in that WAL';
 COMMENT ON COLUMN history_details.wal_bytes IS 'WAL written, in bytes, by all processes';
 COMMENT ON COLUMN history_details.slept_seconds IS 'How long all processes together slept for cost-based delay or a latency target, in seconds; null if it is not known';
-COMMENT ON COLUMN history_details.target_ms IS 'Latency target at the end, in milliseconds; null without one, and with auto, which goes by waits';
-COMMENT ON COLUMN history_details.latency_ms IS 'The percentile that the target is about as last measured, in milliseconds; null if there was nothing to measure';
 COMMENT ON COLUMN history_details.paused_seconds IS 'How long it was paused by cyclone.pause(), in seconds; null if it is not known';
 COMMENT ON COLUMN history_details.wal_rate_seconds IS 'How long at least one of its processes waited to keep to cyclone.max_wal_rate, in seconds; null if it is not known';
 COMMENT ON COLUMN history_details.replica_lag_seconds IS 'How long at least one of its processes waited to keep to cyclone.max_replica_lag, in seconds; null if it is not known';

@@ -21,7 +21,6 @@
 #include "file_cache.h"
 #include "history/history.h"
 #include "library.h"
-#include "neighbours/neighbours.h"
 #include "new_files/leftovers.h"
 #include "own_worker.h"
 #include "pace/pace.h"
@@ -56,7 +55,6 @@ _PG_init(void)
 		shared_memory_init();
 		history_init();
 		table_log_init();
-		latency_init();
 		own_worker_init();
 		leftovers_init();
 		if (cyclone_system_calls)

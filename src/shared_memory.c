@@ -20,6 +20,7 @@
 #include "storage/shmem.h"
 
 #include "autovacuum/table_log.h"
+#include "command/utility_hook.h"
 #include "compaction/compaction.h"
 #include "guards/guards.h"
 #include "history/history_rows.h"
@@ -54,6 +55,7 @@ static const SharedPart parts[] = {
 	{table_log_shmem_request, table_log_shmem_init, table_log_load},
 	{degree_shmem_request, degree_shmem_init, NULL},
 	{compaction_shmem_request, compaction_shmem_init, NULL},
+	{NULL, NULL, utility_hook_join_others},
 };
 
 static shmem_request_hook_type previous_shmem_request_hook = NULL;

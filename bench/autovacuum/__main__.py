@@ -1,7 +1,7 @@
 """Measures what it is worth that autovacuum runs on pg_cyclone's engine, and what it costs those who don't use it.
 
 Three parts (`--only` chooses). churn: a load that changes two tables all the time, and autovacuum with the server's defaults by
-PostgreSQL, by the engine, and by the engine with a latency target; bloat, latencies and processor time. freeze: the autovacuum to
+PostgreSQL, by the engine, and by the engine with the latency target auto; bloat, latencies and processor time. freeze: the autovacuum to
 prevent wraparound of a large table, by PostgreSQL and by the engine with one parallel worker. seam: a server that preloads
 pg_cyclone and has it off against one without it.
 `make bench-autovacuum AUTOVACUUM_ARGS="--minutes 1.5 --churn-rows 60000 --rows 2000000 --seam-rounds 3"` to try it out.
@@ -32,9 +32,6 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--churn-rows", type=int, default=1_000_000, metavar="N",
                         help="rows of each of its two tables (default: %(default)s)")  # fmt: skip
     parser.add_argument("--rate", type=float, help="its load in transactions a second, without measuring the most")
-    parser.add_argument("--target", nargs="+", default=[churn.TARGET_OF_CORE], metavar="TARGET",
-                        help="cyclone.autovacuum_latency_target of its last runs, one each: as auto or 20ms, or core for the 95th"
-                             " percentile of transactions in PostgreSQL's run, waits for a client apart (default: core)")  # fmt: skip
     parser.add_argument("--rows", type=int, default=20_000_000, metavar="N", help="rows of freeze (default: %(default)s)")
     parser.add_argument("--rounds", type=int, default=3, metavar="N", help="rounds of freeze (default: %(default)s)")
     parser.add_argument("--seam-rounds", type=int, default=15, metavar="N", help="rounds of seam (default: %(default)s)")
@@ -77,7 +74,7 @@ def main() -> int:
 
 
 def _run_churn(options: argparse.Namespace, prefix: Path, config: dict, report: Report, say) -> None:
-    """Run the load once for PostgreSQL, once for the engine, and once for each target; the runs are in the report as they end."""
+    """Run the load once for PostgreSQL, once for the engine, and once for it with the target; the runs are in the report as they end."""
     sizes = {"rows": options.churn_rows, "minutes": options.minutes, "base": options.base}
     with churn.prepared(prefix, config, **sizes) as (original, measured):
         report.churn = measured
@@ -86,9 +83,8 @@ def _run_churn(options: argparse.Namespace, prefix: Path, config: dict, report: 
             measured.most = churn.calibrate(original, measured, base=options.base)
             measured.rate = churn.SHARE_OF_MOST * measured.most
         say(f"churn: {measured.database_bytes >> 20} MB, {measured.rate:.0f} transactions a second")
-        targets = {churn.CORE: None, churn.CYCLONE: None, **{f"{churn.CYCLONE}, target {target}": target for target in options.target}}
-        for name, target in targets.items():
-            run = churn.run(original, measured, name, churn.settings_of(name, target, measured), base=options.base)
+        for name, settings in churn.CONTENDERS.items():
+            run = churn.run(original, measured, name, settings, base=options.base)
             measured.runs.append(run)
             bloat, p95 = run.bloat()[1][-1] >> 20, run.percentiles[95]
             say(f"churn, {name}: bloat {bloat} MB, p95 {p95:.2f} ms, {len(run.autovacuums)} autovacuums")

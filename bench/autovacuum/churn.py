@@ -53,7 +53,11 @@ GROWTH = 4  # by what factor a database may grow in a run
 RAMPUP_SECONDS, CALIBRATION_SECONDS = 5, 10
 SAMPLE_SECONDS = 5
 CORE, CYCLONE = "PostgreSQL", "pg_cyclone"
-TARGET_OF_CORE = "core"  # what PostgreSQL's run had
+CONTENDERS = {
+    CORE: {"cyclone.autovacuum": "off"},
+    CYCLONE: {"cyclone.autovacuum": "on"},
+    f"{CYCLONE}, target auto": {"cyclone.autovacuum": "on", "cyclone.autovacuum_latency_target": "auto"},
+}
 _ENDED = re.compile(r'automatic (?:aggressive )?vacuum[^"\n]*table "postgres\.public\.(\w+)".*?elapsed: ([\d.]+) s', re.DOTALL)
 _SIZES = """
     SELECT c.relname, pg_relation_size(c.oid), pg_indexes_size(c.oid), s.n_dead_tup
@@ -160,16 +164,6 @@ def calibrate(original: Cluster, churn: Churn, *, base: Path) -> float:
         with _load(server, churn, Path(folder), RAMPUP_SECONDS + CALIBRATION_SECONDS, rate=None) as load:
             _finish(load)
         return len(_read_log(Path(folder), begin)) / CALIBRATION_SECONDS
-
-
-def settings_of(name: str, target: str | None, churn: Churn) -> dict[str, str]:
-    """Return the settings of a contender; what TARGET_OF_CORE stands for is known after PostgreSQL's run."""
-    if name == CORE:
-        return {"cyclone.autovacuum": "off"}
-    settings = {"cyclone.autovacuum": "on"}
-    if target == TARGET_OF_CORE:
-        target = f"{churn.core().at_work_p95:.3f}ms"
-    return settings | ({"cyclone.autovacuum_latency_target": target} if target else {})
 
 
 def run(original: Cluster, churn: Churn, name: str, settings: dict[str, str], *, base: Path) -> Run:

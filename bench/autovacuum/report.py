@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 from rich.console import Console
 
 from autovacuum import churn, freeze
-from autovacuum.churn import Churn, Run
+from autovacuum.churn import Churn
 from autovacuum.freeze import Freeze
 from autovacuum.seam import WITH, WITHOUT, Seam
 from circumstances import circumstances_markdown
@@ -85,15 +85,10 @@ def goal_lines(measured: Churn) -> list[str]:
     return [
         f"{run.name}: {run.bloat()[1][-1] / core.bloat()[1][-1]:.2f} times PostgreSQL's bloat at the end,"
         f" {run.mean_dead_rows() / core.mean_dead_rows():.2f} times its dead rows in the mean,"
-        f" p95 {run.percentiles[95] / core.percentiles[95]:.2f} times PostgreSQL's{_target_text(run)}"
+        f" p95 {run.percentiles[95] / core.percentiles[95]:.2f} times PostgreSQL's"
         for run in measured.runs
         if run is not core
     ]
-
-
-def _target_text(run: Run) -> str:
-    target = run.settings.get("cyclone.autovacuum_latency_target")
-    return f"; the target was {target} for statements" if target else ""
 
 
 def churn_objections(measured: Churn) -> list[str]:

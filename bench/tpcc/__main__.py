@@ -4,7 +4,7 @@ A load in the manner of TPC-C runs at a rate that the machine can keep up with. 
 in each run with other settings, and the time that each New-Order takes is drawn as a dot. Every run starts from an equal
 copy of one data directory. `make bench-tpcc TPCC_ARGS="--only no-vacuum core-no-delay --warehouses 4"`.
 
-With --curve the settings are budgets, of both engines, and latency targets: harm against time.
+With --curve the settings are budgets, of both engines, and the latency target auto: harm against time.
 """
 
 import argparse
@@ -19,27 +19,21 @@ from cyclone_lab import build
 from tpcc.load import Sizes
 from tpcc.measure import CONFIG, Schedule, calibrate, prepared, run
 from tpcc.report import objections, print_experiment, save_results
-from tpcc.settings import Budget, Setting, autogroups_count, curve_settings, settings_with, with_nice
+from tpcc.settings import Budget, Setting, autogroups_count, curve_settings, usual_settings, with_nice
 
 USUAL_BUDGETS = [Budget(limit, 2) for limit in (200, 400, 800, 1600, 3200)]
-USUAL_TARGETS = ["auto", "3ms"]
 
 
 def parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="tpcc", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    names = [setting.name for setting in settings_with(["auto"], 99)]
+    names = [setting.name for setting in usual_settings()]
     parser.add_argument("--only", nargs="+", metavar="NAME", help=f"the settings to run (default: all): {', '.join(names)};"
                         " with --curve core-LIMIT/MS and cyclone-LIMIT/MS of each budget, and *-no-delay, cyclone-target")  # fmt: skip
     parser.add_argument("--skip", nargs="+", default=[], metavar="NAME", help="settings not to run")
-    parser.add_argument("--curve", action="store_true", help="compare budgets and no delay, of both engines, and targets")
+    parser.add_argument("--curve", action="store_true", help="compare budgets and no delay, of both engines, and the target")
     parser.add_argument("--budget", nargs="+", type=_parse_budget, default=USUAL_BUDGETS, metavar="LIMIT/MS",
                         help="of the curve: vacuum_cost_limit and vacuum_cost_delay in ms"
                         f" (default: {' '.join(map(str, USUAL_BUDGETS))})")  # fmt: skip
-    parser.add_argument("--target", nargs="+", default=USUAL_TARGETS, metavar="TARGET",
-                        help="cyclone.latency_target, as 20ms; with several, a run for each"
-                        f" (default: {' '.join(USUAL_TARGETS)})")  # fmt: skip
-    parser.add_argument("--percentile", type=float, default=99, metavar="PERCENT",
-                        help="of statements, cyclone.latency_percentile, which the targets are about (default: %(default)s)")  # fmt: skip
     parser.add_argument("--nice", type=int, default=0, metavar="N",
                         help="run each setting once more, as NAME-nice, with this nice value (1 to 19) for VACUUM's session, which"
                         " counts on Linux with autogroups")  # fmt: skip
@@ -74,13 +68,7 @@ def parse_arguments() -> argparse.Namespace:
     positive += [options.before, options.cap]
     if min(positive) <= 0 or min(options.rampup, options.after, options.workers or 0) < 0 or not 0 <= options.dead < 1:
         parser.error("sizes, shares and times are more than 0, --dead less than 1")
-    if not 50 <= options.percentile <= 99.9:
-        parser.error("--percentile: from 50 to 99.9")
-    settings = (
-        curve_settings(options.budget, options.target, options.percentile)
-        if options.curve
-        else settings_with(options.target, options.percentile)
-    )
+    settings = curve_settings(options.budget) if options.curve else usual_settings()
     if options.nice:
         if not 1 <= options.nice <= 19 or not autogroups_count():
             parser.error("--nice: from 1 to 19, and kernel.sched_autogroup_enabled must be 1")

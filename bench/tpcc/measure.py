@@ -41,7 +41,7 @@ NEAR_SECONDS = 0.3  # after a table's end, when sessions make new plans
 SMALL_VACUUMS = 40  # in the longest run; the original had as many
 PATIENCE_SECONDS = 60
 PACE_SECONDS = 0.5
-PACE_QUERY = "SELECT target_ms, latency_ms, rate, asleep, budget, limited_by FROM cyclone.pace_details WHERE pid = %s"
+PACE_QUERY = "SELECT rate, asleep, budget, limited_by FROM cyclone.pace_details WHERE pid = %s"
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ TARGET = "cyclone-target"
 # Curves of harm against time, and of which settings they consist
 CORE_CURVE = "PostgreSQL, budgets"
 CYCLONE_CURVE = "pg_cyclone, budgets"
-TARGET_CURVE = "pg_cyclone, latency targets"
+TARGET_CURVE = "pg_cyclone, latency target"
 
 
 @dataclass(frozen=True)
@@ -25,6 +25,10 @@ class Setting:
     @property
     def vacuums(self) -> bool:
         return self.name != NO_VACUUM
+
+
+_TARGET = Setting(TARGET, "pg_cyclone, latency target auto", "cyclone.latency_target = auto, no delay else",
+                  {"vacuum_cost_delay": "0", "cyclone.latency_target": "auto"}, TARGET_CURVE)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -55,10 +59,8 @@ def _costs(hit: int, miss: int, dirty: int, limit: int, delay: str) -> dict[str,
     }
 
 
-def settings_with(targets: list[str], percentile: float) -> list[Setting]:
-    """Return all settings in the order in which they are run and shown; of the latency target, which is about this percentile
-    of statements, one for each of `targets`.
-    """
+def usual_settings() -> list[Setting]:
+    """Return all settings in the order in which they are run and shown."""
     core_no_delay, *_ = _budget_settings([], CORE_CURVE)
     cyclone_no_delay, *_ = _budget_settings([], CYCLONE_CURVE)
     return [
@@ -74,17 +76,17 @@ def settings_with(targets: list[str], percentile: float) -> list[Setting]:
         Setting("core-autovacuum", "PostgreSQL, as autovacuum", "autovacuum's defaults: page costs 1, 2, 20; 200 a 2 ms",
                 _core(**Budget(200, 2).parameters()), CORE_CURVE),
         cyclone_no_delay,
-        *_target_settings(targets, percentile),
+        _TARGET,
     ]  # fmt: skip
 
 
-def curve_settings(budgets: list[Budget], targets: list[str], percentile: float) -> list[Setting]:
-    """Return the points of the curves of harm against time: no delay and these budgets, by each engine, and the targets.
+def curve_settings(budgets: list[Budget]) -> list[Setting]:
+    """Return the points of the curves of harm against time: no delay and these budgets, by each engine, and the target.
 
     Engines take turns, so that what changes in the machine meets both.
     """
     pairs = zip(_budget_settings(budgets, CORE_CURVE), _budget_settings(budgets, CYCLONE_CURVE))
-    return [*(setting for pair in pairs for setting in pair), *_target_settings(targets, percentile)]
+    return [*(setting for pair in pairs for setting in pair), _TARGET]
 
 
 def with_nice(settings: list[Setting], nice: int) -> list[Setting]:
@@ -116,12 +118,4 @@ def _budget_settings(budgets: list[Budget], curve: str) -> list[Setting]:
         *(Setting(f"{name}-{budget}", f"{title}, {budget.limit} a {budget.delay_ms} ms",
                   f"page costs 1, 2, 20; {budget.limit} a {budget.delay_ms} ms", {**common, **budget.parameters()}, curve)
           for budget in budgets),
-    ]  # fmt: skip
-
-
-def _target_settings(targets: list[str], percentile: float) -> list[Setting]:
-    return [
-        Setting(TARGET, f"pg_cyclone, latency target {target}", f"cyclone.latency_target = {target}, no delay else",
-                {"vacuum_cost_delay": "0", "cyclone.latency_target": target, "cyclone.latency_percentile": f"{percentile:g}"}, TARGET_CURVE)
-        for target in targets
     ]  # fmt: skip

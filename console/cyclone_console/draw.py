@@ -152,17 +152,14 @@ def _activity(process: Process) -> str:
 
 
 def _pace(pace: dict, trail: Trail) -> Text:
-    """Return a line on the pace: a curve of the latency against its target, or of the cost against its budget."""
+    """Return a line on the pace: a curve of what it uses against its budget."""
     line = Text("  pace ")
     for value in trail.strain:
         if value is None:
             line.append(" ")
         else:
             line.append(spark(value / 2), style="red" if value > 1.05 else "green")
-    if pace["target_ms"] is not None:
-        latency = "none recently" if pace["latency_ms"] is None else f"{pace['latency_ms']:.1f} ms"
-        line.append(f" latency {latency}, target {pace['target_ms']:.1f} ms")
-    elif pace["rate"] is not None and pace["budget"] is not None:
+    if pace["limited_by"] == "cost delay" and pace["rate"] is not None and pace["budget"] is not None:
         line.append(f" cost {pace['rate']:,.0f} of {pace['budget']:,.0f} a second")
     if pace["limited_by"] == "paused":
         line.append(f", paused by {plain(pace['held_by'])}, up to {pace['bound'] - pace['figure']:,.0f} s more", style="bold")
@@ -207,11 +204,7 @@ def _holders(holders: list[dict] | None) -> RenderableType:
 
 def strain(pace: dict | None) -> float | None:
     """Return how a VACUUM does against what bounds it, 1 being the bound; None if there is nothing to compare."""
-    if not pace:
-        return None
-    if pace["target_ms"]:
-        return pace["latency_ms"] / pace["target_ms"] if pace["latency_ms"] is not None else None
-    return pace["rate"] / pace["budget"] if pace["budget"] and pace["rate"] is not None else None
+    return pace["rate"] / pace["budget"] if pace and pace["budget"] and pace["rate"] is not None else None
 
 
 def spark(share: float) -> str:

@@ -197,11 +197,6 @@ def _in_unit(value: float, unit: str) -> str:
     return f"{value:,.{digits}f} {unit}".replace(",", THIN)
 
 
-def milliseconds(number) -> str | None:
-    """Return a latency, which is always in milliseconds."""
-    return None if number is None else f"{number:,.1f} ms".replace(",", THIN)
-
-
 def duration(seconds) -> str | None:
     """Return a duration with two units at most."""
     if seconds is None:

@@ -27,7 +27,6 @@ from cyclone_console.page import (
     join,
     legend,
     mark,
-    milliseconds,
     moment,
     note,
     percent,
@@ -105,7 +104,7 @@ def running(report: Report) -> Markup:
     """VACUUMs at work, with their pace."""
     found = report.rows(
         "SELECT l.pid, l.datname, coalesce(l.relation::text, 'OID ' || l.relid::text) AS relation, l.phase, a.processes, a.done, a.total,"
-        " p.limited_by, p.target_ms, p.latency_ms, p.asleep"
+        " p.limited_by, p.asleep"
         " FROM cyclone.progress_details l"
         " JOIN (SELECT leader_pid, sum(processes) AS processes, sum(done) AS done, sum(total)::bigint AS total"
         " FROM (SELECT leader_pid, count(*) AS processes, sum(blocks_done) AS done, max(blocks_total) AS total"  # each may have an index of its own
@@ -125,10 +124,10 @@ def running(report: Report) -> Markup:
     ]
     detail = [
         [row["relation"], row["datname"], statement(statements.get(row["pid"])), row["limited_by"], str(row["pid"]), count(row["processes"]),
-         milliseconds(row["target_ms"]), milliseconds(row["latency_ms"]), percent(row["asleep"])]
+         percent(row["asleep"])]
         for row in found
     ]
-    names = ["Table", "Database", "Statement", "Limited by", "#Process ID", "#Processes", "#Target", "#Latency", "#Asleep"]
+    names = ["Table", "Database", "Statement", "Limited by", "#Process ID", "#Processes", "#Asleep"]
     return join([*parts, bars(drawn, 1), table(names, detail)])
 
 
@@ -322,14 +321,12 @@ def history(report: Report) -> Markup:
     rows = []
     freed, wal = (iter(sizes(run[column] for run in runs[:MOST_RUNS])) for column in ("freed", "wal_bytes"))
     for run in runs[:MOST_RUNS]:
-        measured = "–" if run["latency_ms"] is None else f"{run['latency_ms']:.1f}"
-        latency = f"{measured} of {run['target_ms']:.1f} ms" if run["target_ms"] else None
         rows.append([moment(run["started"]), run["datname"] or "shared",
                      run["relation_name"], run["operation"], run["started_by"] + (", server" if run["run_by"] == "server" else ""),
                      mark(run["outcome"], OUTCOMES[run["outcome"]]), duration(run["seconds"]), count(run["rows_removed"]), next(freed),
-                     next(wal), latency])
+                     next(wal)])
     parts.append(element("h3", f"The last {len(rows)} of {len(runs)} runs"))
-    names = ["@Started", "Database", "Table", ".Operation", ".Started by", ".Outcome", "#Took", "#Rows removed", "#Freed", "#WAL", "#Latency"]
+    names = ["@Started", "Database", "Table", ".Operation", ".Started by", ".Outcome", "#Took", "#Rows removed", "#Freed", "#WAL"]
     parts.append(table(names, rows[:SHOWN_RUNS]))
     if len(rows) > SHOWN_RUNS:
         parts.append(folded(f"{len(rows) - SHOWN_RUNS} more", table(names, rows[SHOWN_RUNS:])))

@@ -64,7 +64,7 @@ SETTINGS = {
     "vacuum_freeze_min_age": (0, 100, 50_000_000),
     "vacuum_freeze_table_age": (0, 150_000_000),
     "vacuum_multixact_freeze_min_age": (0, 5_000_000),
-    "cyclone.latency_target": ("0", "0", "0", "5ms"),
+    "cyclone.latency_target": ("off", "off", "off", "auto"),
     "cyclone.preserve_page_cache": ("auto", "off", "on"),
     "cyclone.index_wait": ("20ms", "200ms", "1s"),
 }

@@ -53,7 +53,7 @@ CONFIG = {
 }
 OPTIONS = (
     ("", "INDEX_CLEANUP off", "INDEX_CLEANUP off"), ("", "PROCESS_TOAST off", "PROCESS_TOAST off"), ("", "FREEZE"),
-    ("", "PARALLEL 2"), ("", "", "", "ANALYZE"), ("", "", "", "", "LATENCY_TARGET '5ms'"),
+    ("", "PARALLEL 2"), ("", "", "", "ANALYZE"), ("", "", "", "", "LATENCY_TARGET auto"),
 )  # fmt: skip
 MOVED = re.compile(r"moved (\d+) rows out of (\d+) pages in \d+ passes, truncated (\d+) to (\d+) pages")
 FAULT = re.compile(r'block (\d+) .*of relation "([^"]+)"')

@@ -486,24 +486,23 @@ read_ring_size(const DefElem *def, int *ring_size_kb)
 
 /*
  * read_latency_target
- *		Reads LATENCY_TARGET: a time in ms or with a unit, 0, or auto.
+ *		Reads LATENCY_TARGET: auto or off.
  */
 static void
 read_latency_target(const DefElem *def, VacuumOptions *options)
 {
 	const char *word = option_string(def);
-	const char *problem;
 
 	if (word == NULL)
 		ereport(ERROR,
 				(errcode(ERRCODE_SYNTAX_ERROR),
 				 errmsg("LATENCY_TARGET requires a value"),
-				 errhint("A latency target is a time, like '20ms', or 0 for none, or 'auto'.")));
-	if (!pace_parse_latency_target(word, &options->latency_target, &problem))
+				 errhint("%s", _(PACE_TARGET_HINT))));
+	if (!pace_parse_latency_target(word, &options->latency_target))
 		ereport(ERROR,
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
 				 errmsg("invalid value for LATENCY_TARGET: \"%s\"", word),
-				 errhint("%s", _(problem))));
+				 errhint("%s", _(PACE_TARGET_HINT))));
 	options->has_latency_target = true;
 }
 

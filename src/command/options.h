@@ -25,7 +25,7 @@ typedef struct VacuumOptions
 	int			ring_size_kb;	/* BUFFER_USAGE_LIMIT, -1 if not given */
 	bool		is_repack;
 	bool		has_latency_target;
-	double		latency_target; /* LATENCY_TARGET, see pace.h */
+	bool		latency_target; /* LATENCY_TARGET: auto or off */
 } VacuumOptions;
 
 /*

@@ -21,10 +21,9 @@
  * A library that a session loads puts its hook in front of ours.  TimescaleDB's hook
  * runs each VACUUM itself, so in its databases we put ours in front (come_first).
  *
- * The hook also lets latency.c time other statements, and lets workers that compact
- * tables leave a database, for example before DROP DATABASE (compaction.c).  In a server
- * that the library doesn't fit (server_check.c) everything goes on unchanged, and options
- * of ours are errors.
+ * The hook also lets workers that compact tables leave a database, for example before
+ * DROP DATABASE (compaction.c).  In a server that the library doesn't fit
+ * (server_check.c) everything goes on unchanged, and options of ours are errors.
  *
  * Portions Copyright (c) 2026, the pg_cyclone developers
  *
@@ -49,7 +48,6 @@
 #include "compaction/compaction.h"
 #include "compat.h"
 #include "dry_run/dry_run.h"
-#include "neighbours/neighbours.h"
 #include "pace/pace.h"
 #include "server_check.h"
 #include "settings.h"
@@ -108,6 +106,18 @@ utility_hook_init(void)
 
 	next_hook = ProcessUtility_hook;
 	ProcessUtility_hook = take_vacuum;
+}
+
+/*
+ * utility_hook_join_others -- see utility_hook.h.
+ *
+ * TimescaleDB has such a hook from the server's start.  After a crash ours is there already.
+ */
+void
+utility_hook_join_others(void)
+{
+	if (post_parse_analyze_hook == NULL || post_parse_analyze_hook == come_first)
+		return;
 	previous_analyze_hook = post_parse_analyze_hook;
 	post_parse_analyze_hook = come_first;
 }
@@ -124,29 +134,10 @@ take_vacuum(PlannedStmt *pstmt, const char *query_string,
 {
 	Call		call = {next_hook ? next_hook : standard_ProcessUtility, pstmt, query_string,
 	read_only_tree, context, params, query_env, dest, qc};
-	uint64		start;
-	bool		commits = false;
 
 	compaction_make_way(pstmt->utilityStmt);
-	if (is_done(&call))
-		return;
-
-	if (!server_fits() || !latency_begin_utility(pstmt, &start, &commits))
-	{
+	if (!is_done(&call))
 		pass_on(&call);
-		return;
-	}
-
-	PG_TRY();
-	{
-		pass_on(&call);
-	}
-	PG_FINALLY();
-	{
-		latency_end_call(start);
-	}
-	PG_END_TRY();
-	latency_end_utility(start, commits);
 }
 
 /*
@@ -155,18 +146,16 @@ take_vacuum(PlannedStmt *pstmt, const char *query_string,
  *		ProcessUtility hooks: puts ours in front of those that this session has loaded,
  *		if we need that.
  *
- * TimescaleDB loads the library of its version in such a hook, before it calls the next
- * one, and this hook calls the next ones first.  So in either order that library is
- * loaded when we look.  We do this once in a session, as otherwise hooks could call each
- * other in a circle.
+ * TimescaleDB loads the library of its version in such a hook, which this one calls first,
+ * so that library is loaded when we look.  We do this once in a session, as otherwise hooks
+ * could call each other in a circle.
  */
 static void
 come_first(ParseState *pstate, Query *query, compat_jumble_state *jstate)
 {
 	VacuumStmt *stmt = (VacuumStmt *) query->utilityStmt;
 
-	if (previous_analyze_hook)
-		previous_analyze_hook(pstate, query, jstate);
+	previous_analyze_hook(pstate, query, jstate);
 
 	if (query->commandType != CMD_UTILITY || !IsA(stmt, VacuumStmt) ||
 		ProcessUtility_hook == take_vacuum || overtaken_hook != NULL ||

@@ -157,11 +157,10 @@ check_window(char **newval, void **extra, GucSource source)
 static bool
 check_latency_target(char **newval, void **extra, GucSource source)
 {
-	double		target;
-	const char *problem;
+	bool		is_auto;
 
-	if (pace_parse_latency_target(*newval, &target, &problem))
+	if (pace_parse_latency_target(*newval, &is_auto))
 		return true;
-	GUC_check_errhint("%s", _(problem));
+	GUC_check_errhint("%s", _(PACE_TARGET_HINT));
 	return false;
 }

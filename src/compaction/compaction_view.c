@@ -521,7 +521,7 @@ static void
 check_texts(FunctionCallInfo fcinfo)
 {
 	CompactionWindow window;
-	double		target;
+	bool		is_auto;
 	const char *problem;
 
 	if ((!PG_ARGISNULL(5) && toast_raw_datum_size(PG_GETARG_DATUM(5)) > MAX_TEXT) ||
@@ -536,11 +536,11 @@ check_texts(FunctionCallInfo fcinfo)
 				 errmsg("invalid hours: \"%s\"", text_to_cstring(PG_GETARG_TEXT_PP(5))),
 				 errdetail("%s", _(problem)),
 				 errhint("They are a list of days with hours, like \"Mon-Fri 22:00-05:00, Sat-Sun\".")));
-	if (!PG_ARGISNULL(6) && !pace_parse_latency_target(text_to_cstring(PG_GETARG_TEXT_PP(6)), &target, &problem))
+	if (!PG_ARGISNULL(6) && !pace_parse_latency_target(text_to_cstring(PG_GETARG_TEXT_PP(6)), &is_auto))
 		ereport(ERROR,
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
 				 errmsg("invalid latency target: \"%s\"", text_to_cstring(PG_GETARG_TEXT_PP(6))),
-				 errhint("%s", _(problem))));
+				 errhint("%s", _(PACE_TARGET_HINT))));
 }
 
 /*

@@ -21,10 +21,6 @@
 /* Buffers' I/O is the server's own: it writes pages of shared buffers one by one. */
 #define COMPAT_WRITES_TOGETHER 0
 
-#define COMPAT_EXECUTOR_RUN_PARAMS \
-	QueryDesc *query, ScanDirection direction, uint64 count, bool execute_once
-#define COMPAT_EXECUTOR_RUN_ARGUMENTS query, direction, count, execute_once
-
 typedef uint64 compat_query_id;
 
 /* compat_index_beginscan -- begin a scan of an index. */

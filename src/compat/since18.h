@@ -23,11 +23,6 @@
 /* Several pages of shared buffers can be written together. */
 #define COMPAT_WRITES_TOGETHER 1
 
-/* The arguments of an ExecutorRun hook, which it passes on. */
-#define COMPAT_EXECUTOR_RUN_PARAMS \
-	QueryDesc *query, ScanDirection direction, uint64 count
-#define COMPAT_EXECUTOR_RUN_ARGUMENTS query, direction, count
-
 typedef int64 compat_query_id;
 
 /* compat_vac_update_relstats -- write a table's statistics to pg_class. */

@@ -331,8 +331,6 @@ finish(HistoryOutcome outcome)
 	run.wal_full_page_images = wal.wal_fpi;
 	run.wal_bytes = wal.wal_bytes;
 	run.slept_seconds = pace->is_known ? pace->slept_seconds : NAN;
-	run.target_ms = pace->target_ms > 0 ? pace->target_ms : NAN;
-	run.latency_ms = pace->latency_ms;
 	run.paused_seconds = pace->is_known ? pace->held.seconds[GUARD_PAUSE] : NAN;
 	run.wal_rate_seconds = pace->is_known ? pace->held.seconds[GUARD_WAL_RATE] : NAN;
 	run.replica_lag_seconds = pace->is_known ? pace->held.seconds[GUARD_LAG] : NAN;

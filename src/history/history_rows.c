@@ -74,7 +74,7 @@
 
 #define HISTORY_MAGIC		0xC1C14157
 /* to be changed with HistoryRow, and with what its fields mean */
-#define HISTORY_VERSION		2
+#define HISTORY_VERSION		3
 
 #define NO_ROW				(-1)
 

@@ -50,8 +50,6 @@ typedef struct HistoryRow
 	int64		wal_full_page_images;
 	uint64		wal_bytes;
 	double		slept_seconds;	/* NAN: not known, as in what follows */
-	double		target_ms;
-	double		latency_ms;
 	double		paused_seconds;
 	double		wal_rate_seconds;
 	double		replica_lag_seconds;

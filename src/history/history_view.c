@@ -27,7 +27,7 @@
 #include "history/history_rows.h"
 #include "library.h"
 
-#define HISTORY_COLUMNS	44
+#define HISTORY_COLUMNS	42
 /* The first ones, which every role may see of each run */
 #define PUBLIC_COLUMNS	2
 
@@ -206,8 +206,6 @@ add_figures(RowMaker *maker, const HistoryRow *row)
 	add_number(maker, row->wal_full_page_images);
 	add_number(maker, (int64) row->wal_bytes);
 	add_real(maker, row->slept_seconds);
-	add_real(maker, row->target_ms);
-	add_real(maker, row->latency_ms);
 	add_number(maker, figures->audited_pages);
 	add(maker, BoolGetDatum(row->audit_failed));
 	add_real(maker, row->paused_seconds);

@@ -31,10 +31,6 @@
  * not to have run since the last look.  In that case the sessions at work are taken to
  * have run since then.
  *
- * Waits that VACUUM can't cause don't count against it: a statement that is seen to
- * wait for its client, for a lock on a table or row, or for time to pass, is excused, and
- * its session gets credit for short waits that no look sees (latency.c).
- *
  * All this reads words of other processes without locks; what it is about changes all
  * the time anyway.
  *
@@ -52,7 +48,6 @@
 #include "replication/walsender.h"
 #include "replication/walsender_private.h"
 #include "storage/ipc.h"
-#include "storage/lock.h"
 #include "storage/proc.h"
 #include "storage/shmem.h"
 #include "utils/memutils.h"
@@ -103,7 +98,6 @@ static uint64 steady_since = 0; /* there was no gap between looks */
 
 static void look(uint64 now, bool reads_times, NeighboursTimes *times);
 static void glance_if_due(uint64 now);
-static void excuse(int number, uint64 unseen);
 static bool is_other(int number);
 static bool read_others(uint64 now, NeighboursTimes *times);
 static bool read_process(int number, uint64 now, uint64 *ran, uint64 *waited);
@@ -207,12 +201,10 @@ static void
 look(uint64 now, bool reads_times, NeighboursTimes *times)
 {
 	uint64		passed = now - last_look;
-	uint64		unseen = latency_begin_look(now);
 	int			at_work = 0;
 	bool		is_first;
 
 	Assert(!reads_times || processes != NULL);
-	unseen = Min(unseen, passed);
 	memset(times, 0, sizeof(*times));
 	for (int i = 0; i < MaxBackends; i++)
 	{
@@ -223,7 +215,6 @@ look(uint64 now, bool reads_times, NeighboursTimes *times)
 			continue;
 		if (proc->wait_event_info == 0 || wait_class == PG_WAIT_IO)
 			at_work++;
-		excuse(i, unseen);
 	}
 	neighbours_note(&seen, at_work, (double) passed / NS_PER_S);
 	last_look = now;
@@ -272,27 +263,6 @@ glance_if_due(uint64 now)
 
 		if (waits && proc->vxid.lxid != InvalidLocalTransactionId && is_other(i))
 			glanced += passed;
-	}
-}
-
-/* excuse -- this process, in a transaction: does it wait for what no VACUUM causes? */
-static void
-excuse(int number, uint64 unseen)
-{
-	uint32		wait = GetPGProcByNumber(number)->wait_event_info;
-
-	Assert(number >= 0 && number < MaxBackends);
-	switch (wait & WAIT_CLASS_MASK)
-	{
-		case PG_WAIT_LOCK:
-			latency_excuse(number, (wait & ~WAIT_CLASS_MASK) == LOCKTAG_ADVISORY ? unseen : 0);
-			break;
-		case PG_WAIT_CLIENT:
-		case PG_WAIT_TIMEOUT:
-			latency_excuse(number, unseen);
-			break;
-		default:
-			break;
 	}
 }
 
@@ -371,8 +341,10 @@ read_process(int number, uint64 now, uint64 *ran, uint64 *waited)
 	Process    *process = &processes[number];
 	Process		before = *process;
 	char		name[32];
+	char		text[96];
+	char	   *end;
+	ssize_t		length;
 	int			fd;
-	bool		is_read;
 
 	Assert(number >= 0 && number < MaxBackends && processes != NULL);
 	process->pid = 0;
@@ -381,10 +353,15 @@ read_process(int number, uint64 now, uint64 *ran, uint64 *waited)
 	fd = open(name, O_RDONLY | O_CLOEXEC);
 	if (fd < 0)
 		return false;
-	is_read = core_wait_read(fd, &process->ran, &process->waited);
+	length = pread(fd, text, sizeof(text) - 1, 0);
 	close(fd);
-	if (!is_read)
+	if (length <= 0)
 		return false;
+	text[length] = '\0';
+	process->ran = strtou64(text, &end, 10);
+	if (process->ran == 0 || *end != ' ')
+		return false;
+	process->waited = strtou64(end, NULL, 10);
 	process->pid = GetPGProcByNumber(number)->pid;
 	*ran = process->ran - before.ran;
 	*waited = process->waited - before.waited;
@@ -426,7 +403,6 @@ void
 neighbours_shmem_request(void)
 {
 	RequestAddinShmemSpace(neighbours_shmem_size());
-	RequestAddinShmemSpace(latency_shmem_size());
 }
 
 /* neighbours_shmem_init -- find it, or make it. */
@@ -438,5 +414,4 @@ neighbours_shmem_init(void)
 	takes_part = ShmemInitStruct("pg_cyclone processes", neighbours_shmem_size(), &found);
 	for (int i = 0; !found && i < MaxBackends; i++)
 		pg_atomic_init_u32(&takes_part[i], 0);
-	latency_shmem_init();
 }

@@ -1,8 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * neighbours.h
- *	  Other sessions of the server: what they do, how long they wait, and how long
- *	  their statements take.
+ *	  Other sessions of the server: what they do, and how long they wait.
  *
  * It is measured here, for code that spares them; what comes of it is not decided here.
  *
@@ -12,103 +11,6 @@
  */
 #ifndef CYCLONE_NEIGHBOURS_H
 #define CYCLONE_NEIGHBOURS_H
-
-#include "nodes/plannodes.h"
-
-/* ---------------------------------------------------------------------------
- * core_wait.c: how long this session waited for a core before a statement
- *
- * Nothing here raises an error.
- * ---------------------------------------------------------------------------
- */
-
-/* What was measured before says nothing of the next statement. */
-extern void core_wait_forget(void);
-
-/* A statement of this session ends now. */
-extern void core_wait_end(void);
-
-/* The next begins now; return for how long it has waited for a core, in ns; 0 if that isn't known. */
-extern uint64 core_wait_begin(void);
-
-/*
- * Read from a process's /proc/PID/schedstat how long it ran, and was ready to run and had
- * no core, in ns since it began.  Return whether the kernel tells.
- */
-extern bool core_wait_read(int fd, uint64 *ran, uint64 *waited);
-
-/* ---------------------------------------------------------------------------
- * latency.c: how long their statements take
- * ---------------------------------------------------------------------------
- */
-
-/* Latencies are counted by their logarithm, with 16 steps a doubling. */
-#define LATENCY_BUCKETS		481
-
-/*
- * Have statements timed from now on, until latency_unwatch, which the caller calls when this
- * process exits, too.
- */
-extern void latency_watch(void);
-
-/* This process no longer watches; harmless if it never did. */
-extern void latency_unwatch(void);
-
-/* Other sessions are looked at now; returns how long ago any process did so before, in ns. */
-extern uint64 latency_begin_look(uint64 now);
-
-/*
- * The statement of this backend, if it runs one, waits for what no VACUUM causes, and isn't
- * to be counted.  It stands for the time in which no process looked: about as much of the
- * time of its short statements isn't counted either.
- */
-extern void latency_excuse(int backend, uint64 unseen);
-
-/*
- * Read the counters, LATENCY_BUCKETS of them.  They overflow; what counts is by how
- * much they have grown.
- */
-extern void latency_read(uint32 *counts);
-
-/*
- * Count the statements that have been running for longer than late_ms as if they had
- * ended now; return how many there are, and in *nrunning how many run, late or not.
- * Those that have been running for longer than long_ms don't count: they are slow by
- * nature.  Nor do those that are excused.
- */
-extern int	latency_count_running(double late_ms, double long_ms, uint32 *counts, int *nrunning);
-
-/*
- * Return the latency in ms that percent per cent of the statements stay below; NaN if
- * there are none.
- */
-extern double latency_percentile(const uint32 *counts, double percent);
-
-/* Return how many statements took longer than ms. */
-extern double latency_count_above(const uint32 *counts, double ms);
-
-/* The rest is called in each of them. */
-
-/* Install the hooks.  To be called while the library is preloaded. */
-extern void latency_init(void);
-
-/*
- * A utility statement begins.  If this returns true, the caller calls
- * latency_end_call, after an error too, and then, unless there was an error,
- * latency_end_utility.  *commits is for the latter, as the statement may be gone by
- * then.
- */
-extern bool latency_begin_utility(const PlannedStmt *pstmt, uint64 *start, bool *commits);
-extern void latency_end_call(uint64 start);
-extern void latency_end_utility(uint64 start, bool commits);
-
-extern Size latency_shmem_size(void);
-extern void latency_shmem_init(void);
-
-/* ---------------------------------------------------------------------------
- * neighbours.c: what they do
- * ---------------------------------------------------------------------------
- */
 
 /* The time between two looks: enough for who waits for as long as it can be felt */
 #define NEIGHBOURS_LOOK_NS	(100 * (uint64) NS_PER_MS)

@@ -75,7 +75,6 @@ pace_create(PaceShared *shared, Oid relid, bool is_locked)
 	budget_init(&shared->time);
 	pg_atomic_init_u32(&shared->with_server, 0);
 	pg_atomic_init_u32(&shared->by_target, 0);
-	pg_atomic_init_u32(&shared->has_warned, pace_command.has_warned);
 	shared->in_a_hurry = pace_command.in_a_hurry;
 	shared->relid = relid;
 	shared->leader = MyProcNumber;
@@ -83,7 +82,7 @@ pace_create(PaceShared *shared, Oid relid, bool is_locked)
 	pace_command.launch = NULL;
 
 	my_pace.shared = shared;
-	process_publish(&pace_command.settings, pace_command.latency_target);
+	process_publish(&pace_command.settings);
 	guards_begin_table(relid, is_locked);
 	pace_join(shared);
 	view_begin_row(shared);
@@ -117,12 +116,11 @@ pace_leave(void)
 	pace_show_reloads();
 	if (pace_is_leader())
 		add_to_summary();
-	process_take_target(NULL);
+	process_take_target(false);
 	my_pace.in_server_code = my_pace.with_server = false;
 	if (pace_is_leader())
 	{
 		pace_command.launch = NULL;
-		pace_command.has_warned = pg_atomic_read_u32(&my_pace.shared->has_warned);
 		view_end_row();
 	}
 	else
@@ -163,24 +161,17 @@ slept_seconds(void)
 void
 pace_report(TableResult *result)
 {
-	TargetState state;
-
-	target_state(my_pace.target, &state);
 	result->slept_seconds = slept_seconds();
 	/* a reload may have ended that */
 	result->was_paced = VacuumCostActive || result->slept_seconds > 0;
-	result->has_latency_target = my_pace.target != NULL;
-	result->latency_target_ms = state.target_ms;
+	result->has_latency_target = my_pace.has_target;
 }
 
 /* pace_begin_summary -- begin to sum up the tables that this process leads. */
 void
 pace_begin_summary(void)
 {
-	summary = (PaceSummary)
-	{
-		.latency_ms = NAN
-	};
+	memset(&summary, 0, sizeof(summary));
 	held_before = guards_held();
 }
 
@@ -196,13 +187,8 @@ pace_summary(void)
 static void
 add_to_summary(void)
 {
-	TargetState state;
-
-	target_state(my_pace.target, &state);
 	summary.is_known = true;
 	summary.slept_seconds += slept_seconds();
-	summary.target_ms = state.target_ms;
-	summary.latency_ms = state.latency_ms;
 }
 
 /* pace_give_up -- this process keeps to no budget any more: the failsafe is on. */
@@ -215,7 +201,7 @@ pace_give_up(void)
 		return;
 	pg_atomic_write_u32(&my_pace.shared->failsafe, 1);
 	/* other VACUUMs still spend of the target's budget */
-	process_take_target(NULL);
+	process_take_target(false);
 	my_pace.budget = INFINITY;
 	process_bound_team();
 	parking_set_room(&my_pace.shared->parking, PARKING_ALL);
@@ -274,7 +260,6 @@ look_and_tick(uint64 now)
 {
 	pace_look_around(now);
 	pace_tick_if_due(now);
-	pace_warn_if_out_of_reach();
 	if (process_budget_has_changed())
 		process_take_budget();
 }
@@ -286,8 +271,7 @@ nap(uint64 until)
 	uint64		now = now_ns();
 	uint32		version = my_pace.version;
 	uint32		target_version = my_pace.target_version;
-	bool		is_auto = my_pace.target != NULL && !target_is_in_ms(my_pace.target);
-	uint64		most = pace_is_leader() && is_auto ? NEIGHBOURS_GLANCE_NS : NEIGHBOURS_LOOK_NS;
+	uint64		most = pace_is_leader() && my_pace.has_target ? NEIGHBOURS_GLANCE_NS : NEIGHBOURS_LOOK_NS;
 
 	while (now < until && my_pace.version == version && my_pace.target_version == target_version &&
 		   !guards_hold_is_due())
@@ -323,7 +307,6 @@ pace_while_waiting(void)
 	pace_look_around(now_ns());
 	if (VacuumCostActive && !VacuumFailsafeActive)
 		pace_tick_if_due(now_ns());
-	pace_warn_if_out_of_reach();
 }
 
 /* pace_shmem_request -- reserve shared memory for the pace. */

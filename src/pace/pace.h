@@ -13,28 +13,21 @@
 #include "guards/guards.h"
 #include "report/result.h"
 
-/* Special values of a latency target; others are in ms. */
-#define LATENCY_TARGET_OFF	0.0
-#define LATENCY_TARGET_AUTO (-1.0)
-
 /* What the pace has meant for the tables of this process since pace_begin_summary */
 typedef struct PaceSummary
 {
 	bool		is_known;		/* has it left a table since? */
 	double		slept_seconds;	/* by all processes */
-	double		target_ms;		/* 0: none, or auto */
-	double		latency_ms;		/* as last measured; NAN: there was no target,
-								 * or nothing to measure */
 	GuardTimes	held;			/* by guards */
 } PaceSummary;
 
 /* The budget of one vacuum's processes, in memory that they share */
 typedef struct PaceShared PaceShared;
 
-/* Settings.  A value that is no target is no error: *problem says what is wrong. */
-extern double cyclone_latency_percentile;
+/* Settings.  A value that is no target is no error: false is returned. */
+#define PACE_TARGET_HINT	gettext_noop("A latency target is \"auto\" or \"off\".")
 
-extern bool pace_parse_latency_target(const char *value, double *target, const char **problem);
+extern bool pace_parse_latency_target(const char *value, bool *is_auto);
 extern void pace_settings_init(void);
 
 /*
@@ -43,7 +36,7 @@ extern void pace_settings_init(void);
  */
 extern void pace_shmem_request(void);
 extern void pace_shmem_init(void);
-extern void pace_begin_command(const double *latency_target);
+extern void pace_begin_command(const bool *latency_target);
 extern void pace_end_command(void);
 extern bool pace_command_is_running(void);
 extern bool pace_is_worker(void);

@@ -55,25 +55,20 @@ static void clear_at_exit(void);
 
 /*
  * pace_begin_command
- *		A VACUUM begins, with this latency target (in ms, or a special value); if it is
- *		NULL, with that of the settings.
+ *		A VACUUM begins, with the latency target auto or none; if it is NULL, as the
+ *		settings say.
  */
 void
-pace_begin_command(const double *latency_target)
+pace_begin_command(const bool *latency_target)
 {
-	TimestampTz statement = GetCurrentStatementStartTimestamp();
-	bool		has_warned = pace_command.has_warned &&
-		(pace_command.statement == statement || AmAutoVacuumWorkerProcess());
-
 	Assert(!pace_command.is_running && my_pace.shared == NULL);
 	pace_prepare_process();
 	neighbours_prepare();
 
 	memset(&pace_command, 0, sizeof(pace_command));
 	pace_command.is_running = true;
-	pace_command.statement = statement;
-	pace_command.has_warned = has_warned;
-	pace_command.target = latency_target != NULL ? *latency_target : NAN;
+	pace_command.has_option = latency_target != NULL;
+	pace_command.option = latency_target != NULL && *latency_target;
 	pace_settings_save(&pace_command.parameters);
 	pace_settings_current(&pace_command.settings_at_start);
 	pace_command.settings = pace_command.settings_at_start;
@@ -141,9 +136,12 @@ pace_processes_fed(void)
 int
 pace_workers_now(void)
 {
-	double		budget = target_budget(pace_command.latency_target);	/* changes at any time */
 	int			by_cost = pace_processes_fed();
-	int			fed = (int) Min(by_cost, ceil(budget));
+	TargetState target;
+	int			fed;
+
+	target_state(pace_command.has_joined, &target);
+	fed = (int) Min(by_cost, ceil(target.budget));
 
 	return (int) DEBUG_LIMIT(fed, Max(fed - 1, 0));
 }
@@ -160,7 +158,7 @@ pace_workers_now(void)
 void
 pace_write_steadily(void)
 {
-	if (settings_have_target(&pace_command.settings) && backend_flush_after == 0)
+	if (pace_command.settings.has_target && backend_flush_after == 0)
 		(void) set_config_option("backend_flush_after", FLUSH_AFTER, PGC_USERSET, PGC_S_SESSION,
 								 GUC_ACTION_SAVE, true, 0, false);
 }
@@ -183,7 +181,7 @@ pace_reload(void)
 	/* between two tables, or while indexes are built, there are no workers */
 	if (my_pace.shared == NULL)
 		return;
-	process_publish(&pace_command.settings, pace_command.latency_target);
+	process_publish(&pace_command.settings);
 	process_take_budget();
 	/* if nothing bounds it any more, no tick will */
 	view_show(my_pace.shared, NAN, NAN, 0);
@@ -204,7 +202,7 @@ pace_rebalance(void)
 	if (!pace_is_leader() || VacuumFailsafeActive ||
 		!pace_settings_rebalance(&pace_command.settings))
 		return;
-	process_publish(&pace_command.settings, pace_command.latency_target);
+	process_publish(&pace_command.settings);
 	process_take_budget();
 }
 
@@ -212,47 +210,36 @@ pace_rebalance(void)
 static void
 adapt_settings(PaceSettings *settings)
 {
-	if (!isnan(pace_command.target))
-		settings->latency_target = pace_command.target;
+	if (pace_command.has_option)
+		settings->has_target = pace_command.option;
 	if (pace_command.in_a_hurry)
 	{
 		settings->cost_delay = 0;
-		settings->latency_target = LATENCY_TARGET_OFF;
+		settings->has_target = false;
 	}
 }
 
-/*
- * change_target
- *		The leader joins the target that its settings have now, and leaves the one
- *		before.  For one in ms statements are timed from now on.
- */
+/* change_target -- the leader joins the target if its settings have it now, or leaves it. */
 static void
 change_target(void)
 {
-	LatencyTarget *before = pace_command.latency_target;
-
-	if (settings_have_target(&pace_command.settings))
-		pace_command.latency_target = target_join(&pace_command.settings, before);
-	else if (before != NULL)
-	{
-		pace_command.latency_target = NULL;
-		target_leave(before);
-	}
-	if (pace_command.latency_target != NULL && target_is_in_ms(pace_command.latency_target))
-		latency_watch();
+	if (pace_command.settings.has_target == pace_command.has_joined)
+		return;
+	pace_command.has_joined = pace_command.settings.has_target;
+	if (pace_command.has_joined)
+		target_join();
 	else
-		latency_unwatch();
+		target_leave();
 }
 
 /* let_go -- this process has no target any more, watches nobody, and leaves no row behind. */
 static void
 let_go(void)
 {
-	process_take_target(NULL);
-	if (pace_command.latency_target != NULL)
-		target_leave(pace_command.latency_target);
-	pace_command.latency_target = NULL;
-	latency_unwatch();
+	process_take_target(false);
+	if (pace_command.has_joined)
+		target_leave();
+	pace_command.has_joined = false;
 	neighbours_leave();
 	view_end_row();
 	guards_end_command();
@@ -287,28 +274,6 @@ note_hidden_reload(SIGNAL_ARGS)
 {
 	reload_was_hidden = true;
 	SetLatch(MyLatch);
-}
-
-/* pace_warn_if_out_of_reach -- once a statement, in any process, or once in an autovacuum worker's life. */
-void
-pace_warn_if_out_of_reach(void)
-{
-	uint32		not_yet = 0;
-	TargetState target;
-
-	/* messages of other workers don't reach the client */
-	if (!pace_is_leader() && !IsParallelWorker())
-		return;
-	target_state(my_pace.target, &target);
-	if (!target.is_out_of_reach ||
-		!pg_atomic_compare_exchange_u32(&my_pace.shared->has_warned, &not_yet, 1))
-		return;
-	ereport(WARNING,
-			(errmsg("latency target of %g ms is missed although VACUUM hardly moves",
-					target.target_ms),
-			 errdetail("The %gth percentile of the latency of statements stays above it for reasons other than this VACUUM, which goes on at its slowest pace.",
-					   my_pace.settings.latency_percentile),
-			 errhint("Set \"cyclone.latency_target\" to \"auto\" or to a higher value; a running VACUUM notices if it is set in postgresql.conf and reloaded.")));
 }
 
 /* pace_prepare_process -- do what is done once in each process: clear up when it exits. */

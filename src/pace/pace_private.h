@@ -6,7 +6,7 @@
  * From the bottom up, and nobody calls one that stands further down here:
  *
  * parking.c, controller.c, budget.c, pace_settings.c
- * target.c			a target: its budget, its law, what is measured for it
+ * target.c			the target: its budget, its law, what is measured for it
  * pace_process.c	a vacuum, and this process in it: what it may spend
  * pace_view.c		the view cyclone.pace
  * pace_team.c		how many processes are at work; ticks
@@ -28,51 +28,18 @@
 
 #include "clock.h"
 #include "neighbours/neighbours.h"
+#include "pace/controller.h"
 #include "pace/pace.h"
 
-/* ---- the constants ---- */
-
-/*
- * Sixteen numbers that nothing else gives: the unit, what it is, and what shows it.  The *log* is
- * bench/research-log.md, Latency.  *Holds* and *fails* are of the tests in
- * test/unit/test_pace_law.c with that number instead.
- */
+/* ---- the constants of all files; those of the law are in controller.c ---- */
 
 /* ns between two steps.  Chosen: eight come in the two seconds in which users are promised a change. */
 #define NS_A_TICK			(NS_PER_S / 4)
-/* s until nobody is nobody, of a rest, of the mean of waits.  Log: 1.75 is no better; 1.5 fails. */
-#define MOMENT				1.0
-/* s of the mean of the load, of the longest rest, pause and window.  Chosen: 2.5 holds, 7.5 fails. */
-#define PATIENCE			5.0
-/* Processes, the least there is.  Chosen: a table of a day at full speed takes seven weeks. */
-#define LEAST_BUDGET		0.02
-/* Processes, the first ones.  Log: a tenth of full speed makes the 95th percentile 1.04 times as high. */
-#define FIRST_BUDGET		0.1
-/* Part of a target in ms that is the aim, as what is kept varies.  0.9 and 1 fail. */
-#define AIM					0.95
-/* What a late statement takes of the budget's logarithm.  0.2 fails, 0.8 holds. */
-#define VOTE				0.4
-/* A factor, the most that one measurement is believed.  Log: at full speed others take 4.4 times as long. */
-#define LEAP				4.0
-/* What others take, times what they do in rests.  Log: so with vacuum_cost_limit = 800 and 2 ms. */
-#define WAIT_MARGIN			1.06
-/* Of that logarithm, a second, for all that others take.  Log: with 3 time spread by 2, and by 1.3 so. */
-#define WAIT_GROWTH			0.5
-/* Statements a second, of which fewer are nobody.  Chosen: one a second only looks; 0.75 fails, 3 holds. */
-#define NOBODY_A_SECOND		1.5
-/* Statements, whose time passes by chance without one once in 10^13 times.  Chosen: 15 holds, 45 fails. */
-#define PAUSE				30.0
-/* Rests that are averaged, and late statements in a window of the view.  Log: 16 and 32 are no better. */
-#define RESTS				8
-/* Targets: a statement that takes longer is slow by nature.  Chosen. */
-#define LONG_TARGETS		10.0
 /* Cost a second of a process at full speed.  Log: 5.6 million in 2.6 s for 12 warehouses. */
 #define COST_OF_A_PROCESS	1e6
 /* Processes that sleep for less are busy.  Chosen: what they use varies by half of that in test_parking.c. */
 #define BUSY_ASLEEP			0.1
 
-/* Of the budget's logarithm, a second, upwards: from the floor to full speed in the two that are promised */
-#define GROWTH				(-log(LEAST_BUDGET) / 2)
 /* The least nap: a latch's unit */
 #define LEAST_NAP_NS		((uint64) NS_PER_MS)
 /* Pages, or entries of an index, between two looks at the clock */
@@ -116,79 +83,6 @@ extern void budget_change_rate(Budget *budget, uint64 now, double times);
 extern bool budget_claim_tick(Budget *budget);
 extern bool budget_begin_tick(Budget *budget, uint64 now, BudgetUse *use);
 extern void budget_end_tick(Budget *budget);
-
-/* ---- controller.c: the law, which knows nothing of the server ---- */
-
-/* What has happened since the last step */
-typedef struct ControllerInput
-{
-	double		seconds;		/* as far as it counts */
-	double		elapsed;		/* by the clock */
-	double		percent;		/* which percentile is the target */
-	double		votes;			/* statements that are late or not */
-	double		late;			/* how many of them are */
-	double		ended;			/* statements */
-	bool		some_run;		/* late or not */
-	double		awake;			/* processes of VACUUMs, on average */
-	double		looked;			/* seconds for which the following is known */
-	double		others_ran;		/* seconds of other sessions on a core */
-	double		others_waited;	/* likewise, for what VACUUM uses */
-	bool		cores_are_unknown;	/* waits for one are in others_ran */
-} ControllerInput;
-
-/* What keeps the vacuum from going faster */
-typedef enum ControllerLimit
-{
-	LIMIT_NOTHING,				/* all that the machine gives */
-	LIMIT_LATENCY,
-	LIMIT_LEARNING,				/* how fast others are without it */
-	LIMIT_FLOOR,				/* the target is missed at the slowest pace */
-} ControllerLimit;
-
-typedef struct Controller
-{
-	double		target_ms;		/* 0: it goes by others' times */
-	double		budget;			/* what was learned */
-	double		beside;			/* of its logarithm, for the moment */
-	double		in_force;		/* both; see controller_budget */
-	ControllerLimit limit;
-
-	double		load;			/* statements a second; auto: sessions at work */
-	double		usual_load;		/* the same, when the last one ended */
-	double		load_for;		/* seconds since the first step */
-	double		load_at_cut;
-	double		held_up;		/* late statements since the load is gone */
-	double		owed;			/* of the budget's logarithm, by cuts */
-	double		silent;			/* seconds in which no statement has ended */
-	double		idle;			/* seconds with nobody to be spared */
-	double		settling;		/* seconds to go in which it doesn't look */
-	double		at_floor;		/* seconds that it missed the target there */
-
-	bool		alone;			/* with nobody to be spared */
-	bool		resting;		/* to learn */
-	double		since_rest;		/* seconds */
-	double		rest_seconds;	/* in the current or last rest */
-	double		rest_ran;		/* by others in there, in seconds */
-	double		rest_waited;
-	int			nrests;
-	double		base_ran;		/* seconds a rest */
-	double		base_waited;
-	double		ran;			/* by others, averaged over MOMENT */
-	double		waited;
-} Controller;
-
-/*
- * For one process at a time: the one that ticks, or the one that has the targets' lock while
- * no VACUUM has the target.  They take no lock, look at no clock and raise no error.
- * In controller_step, seconds is above 0 and at most elapsed; with auto, looked is above 0, too.
- */
-extern void controller_init(Controller *controller, double target_ms);
-extern void controller_resume(Controller *controller);
-extern void controller_step(Controller *controller, const ControllerInput *input);
-extern double controller_budget(const Controller *controller);
-extern double controller_late_ms(const Controller *controller);
-extern bool controller_misses_statements(const Controller *controller);
-extern bool controller_target_is_out_of_reach(const Controller *controller);
 
 /* ---- parking.c: a team no larger than its budget feeds ---- */
 
@@ -235,8 +129,7 @@ typedef struct PaceSettings
 	int			page_hit;
 	int			page_miss;
 	int			page_dirty;
-	double		latency_target; /* ms, or one of the special values */
-	double		latency_percentile;
+	bool		has_target;		/* auto */
 } PaceSettings;
 
 /* The server's parameters that a command changes for its duration */
@@ -268,47 +161,31 @@ settings_rate(const PaceSettings *settings)
 		settings->cost_limit / settings->cost_delay * 1000 : INFINITY;
 }
 
-/* settings_have_target -- is there a latency target, given or to be learned? */
-static inline bool
-settings_have_target(const PaceSettings *settings)
-{
-	return settings->latency_target != LATENCY_TARGET_OFF;
-}
+/* ---- target.c: the latency target, of all VACUUMs of the server that have it ---- */
 
-/* ---- target.c: a latency target, of all VACUUMs of the server that have it ---- */
-
-/* In shared memory */
-typedef struct LatencyTarget LatencyTarget;
-
-/* What a target says of itself; of none, that nothing is bounded or known */
+/* What it says of itself */
 typedef struct TargetState
 {
-	double		target_ms;		/* 0: it goes by others' times */
-	double		latency_ms;		/* as last measured; NaN: nothing was */
 	double		budget;			/* processes; INFINITY: no bound */
 	double		unrested;		/* the same, but for rests and bad moments */
 	ControllerLimit limit;
-	bool		is_out_of_reach;	/* missed although VACUUM hardly moves */
 	int			vacuums;		/* that share it */
 } TargetState;
 
 /*
  * Leaders join and leave, when they exit, too; that takes an LWLock, under which nothing else
  * is locked but a spinlock.  Any process may call the others, which take a spinlock at most.
- * A target's memory is never given back, so a worker may still have one that its leader has
- * left.  target_budget and target_state take NULL for no target.  None raises an error.
+ * The state of no target is that nothing is bounded.  None raises an error.
  */
 extern Size target_shmem_size(void);
 extern void target_shmem_init(void);
-extern LatencyTarget *target_join(const PaceSettings *settings, LatencyTarget *before);
-extern void target_leave(LatencyTarget *target);
-extern Budget *target_time(LatencyTarget *target);
-extern uint32 target_version(LatencyTarget *target);
-extern double target_budget(LatencyTarget *target);
-extern bool target_is_in_ms(const LatencyTarget *target);
-extern void target_note_others(LatencyTarget *target, const NeighboursTimes *times);
-extern void target_tick_if_due(LatencyTarget *target, uint64 now);
-extern void target_state(LatencyTarget *target, TargetState *state);
+extern void target_join(void);
+extern void target_leave(void);
+extern Budget *target_time(void);
+extern uint32 target_version(void);
+extern void target_note_others(const NeighboursTimes *times);
+extern void target_tick_if_due(uint64 now);
+extern void target_state(bool has_target, TargetState *state);
 
 /* ---- pace_process.c: a vacuum, and this process in it ---- */
 
@@ -317,7 +194,6 @@ struct PaceShared
 	/* written by the leader, under the lock; then version */
 	slock_t		mutex;
 	PaceSettings settings;
-	LatencyTarget *target;		/* NULL: none */
 	double		least;			/* processes that may be at work at any rate */
 	pg_atomic_uint32 version;
 	pg_atomic_uint32 failsafe;	/* is it on, as far as a process has noticed? */
@@ -332,7 +208,6 @@ struct PaceShared
 	Budget		time;			/* awake, of this vacuum alone */
 	pg_atomic_uint32 with_server;	/* how many the server makes sleep */
 	pg_atomic_uint32 by_target; /* is it the target that makes them sleep? */
-	pg_atomic_uint32 has_warned;	/* that the target is out of reach */
 	Parking		parking;		/* of its workers, if it may have any */
 };
 
@@ -342,7 +217,7 @@ typedef struct Pace
 	PaceShared *shared;			/* NULL: this process isn't vacuuming */
 	uint32		version;		/* of the settings below */
 	PaceSettings settings;
-	LatencyTarget *target;		/* NULL: none */
+	bool		has_target;		/* and spends of its budget */
 	uint32		target_version; /* of its budget below */
 	double		rate;			/* of the settings, cost a second, or INFINITY */
 	double		budget;			/* of the target, processes, or INFINITY */
@@ -362,9 +237,9 @@ extern Pace my_pace;
  * process_publish is the leader's, process_take_target is for any process, and the others for
  * one that has joined.  They take a spinlock at most, and raise no error.
  */
-extern void process_publish(const PaceSettings *settings, LatencyTarget *target);
+extern void process_publish(const PaceSettings *settings);
 extern void process_take_budget(void);
-extern void process_take_target(LatencyTarget *target);
+extern void process_take_target(bool has_target);
 extern bool process_budget_has_changed(void);
 extern bool process_is_counted(void);
 extern uint64 process_pay(uint64 now);
@@ -389,15 +264,13 @@ typedef struct PaceCommand
 {
 	bool		is_running;
 	bool		in_a_hurry;		/* no budget counts */
-	double		target;			/* as an option; NaN: none */
+	bool		has_option;		/* for the target, */
+	bool		option;			/* which is this */
 	bool		reload_owed;	/* to the server, which was told to */
 	PaceParameters parameters;	/* to be put back */
 	PaceSettings settings_at_start; /* of the parameters */
 	PaceSettings settings;		/* in force */
-	LatencyTarget *latency_target;	/* NULL: none */
-	TimestampTz statement;		/* start of the statement, which may run
-								 * several commands */
-	bool		has_warned;		/* in that statement: out of reach */
+	bool		has_joined;		/* the target */
 	void		(*launch) (void *); /* launches workers; NULL: there are none */
 	void	   *launch_argument;
 	bool		workers_asked_for;	/* by PARALLEL n, for this table */
@@ -414,9 +287,9 @@ pace_is_leader(void)
 
 /*
  * What is the leader's does nothing in a worker.  pace_reload, and what calls it when it is due
- * (pace_reload_if_due, pace_hide_reloads), read files and take the targets' lock.  They
- * may raise an error, as may pace_rebalance and the warning; so no spinlock may be held, and no
- * tick be in hand.  pace_show_reloads is called after an error, too, and raises none.
+ * (pace_reload_if_due, pace_hide_reloads), read files and take the target's lock.  They
+ * may raise an error, as may pace_rebalance; so no spinlock may be held, and no tick be in
+ * hand.  pace_show_reloads is called after an error, too, and raises none.
  */
 extern void pace_reload(void);
 extern void pace_reload_if_due(void);
@@ -424,7 +297,6 @@ extern void pace_hide_reloads(void);
 extern void pace_show_reloads(void);
 extern void pace_rebalance(void);
 extern void pace_prepare_process(void);
-extern void pace_warn_if_out_of_reach(void);
 
 /*
  * pace_team.c

@@ -43,16 +43,15 @@ static uint64 pay_own_clock(uint64 now, double most);
 static uint64 pay_from(Budget *budget, uint64 now, double price, double most, uint64 latest);
 static double cost_so_far(void);
 
-/* process_publish -- the leader tells its workers which settings and target are in force. */
+/* process_publish -- the leader tells its workers which settings are in force. */
 void
-process_publish(const PaceSettings *settings, LatencyTarget *target)
+process_publish(const PaceSettings *settings)
 {
 	PaceShared *shared = my_pace.shared;
 
-	Assert(pace_is_leader() && (target != NULL) == settings_have_target(settings));
+	Assert(pace_is_leader() && pace_command.has_joined == settings->has_target);
 	SpinLockAcquire(&shared->mutex);
 	shared->settings = *settings;
-	shared->target = target;
 	SpinLockRelease(&shared->mutex);
 	pg_atomic_fetch_add_u32(&shared->version, 1);
 }
@@ -92,24 +91,23 @@ process_take_budget(void)
 	PaceSettings *settings = &my_pace.settings;
 	bool		was_active = VacuumCostActive;
 	double		due = cost_so_far() - my_pace.accounted;
-	LatencyTarget *target;
+	TargetState target;
 
 	my_pace.version = pg_atomic_read_u32(&shared->version);
 	SpinLockAcquire(&shared->mutex);
 	*settings = shared->settings;
 	my_pace.least = shared->least;
-	target = shared->target;
 	SpinLockRelease(&shared->mutex);
 	my_pace.accounted = (int64) (cost_so_far() - due);
 	VacuumCostPageHit = settings->page_hit;
 	VacuumCostPageMiss = settings->page_miss;
 	VacuumCostPageDirty = settings->page_dirty;
 
-	process_take_target(VacuumFailsafeActive ? NULL : target);
+	process_take_target(settings->has_target && !VacuumFailsafeActive);
 	my_pace.rate = settings_rate(settings);
-	if (my_pace.target != NULL)
-		my_pace.target_version = target_version(my_pace.target);
-	my_pace.budget = target_budget(my_pace.target);
+	my_pace.target_version = target_version();
+	target_state(my_pace.has_target, &target);
+	my_pace.budget = target.budget;
 	my_pace.slice = isinf(my_pace.budget) && isinf(my_pace.rate) ? LEAST_NAP_NS : SLICE_NS;
 
 	/* with a target, cost is counted even if nothing bounds it now */
@@ -125,22 +123,16 @@ process_take_budget(void)
 bool
 process_is_counted(void)
 {
-	return !isinf(my_pace.rate) || settings_have_target(&my_pace.settings);
+	return !isinf(my_pace.rate) || my_pace.settings.has_target;
 }
 
-/* process_take_target -- this process spends of another target's budget from now on, or of none. */
+/* process_take_target -- this process spends of the target's budget from now on, or doesn't. */
 void
-process_take_target(LatencyTarget *now)
+process_take_target(bool has_target)
 {
-	LatencyTarget *before = my_pace.target;
-
-	if (now == before)
-		return;
-	my_pace.target = now;
-	if (now != NULL && my_pace.at_work)
-		pg_atomic_fetch_add_u32(&target_time(now)->at_work, 1);
-	if (before != NULL && my_pace.at_work)
-		pg_atomic_fetch_sub_u32(&target_time(before)->at_work, 1);
+	if (my_pace.at_work && has_target != my_pace.has_target)
+		pg_atomic_fetch_add_u32(&target_time()->at_work, has_target ? 1 : -1);
+	my_pace.has_target = has_target;
 }
 
 /* process_budget_has_changed -- has the vacuum's budget, or its target's, since it was taken? */
@@ -148,7 +140,7 @@ bool
 process_budget_has_changed(void)
 {
 	return pg_atomic_read_u32(&my_pace.shared->version) != my_pace.version ||
-		(my_pace.target != NULL && target_version(my_pace.target) != my_pace.target_version);
+		(my_pace.has_target && target_version() != my_pace.target_version);
 }
 
 /*
@@ -181,8 +173,8 @@ process_pay(uint64 now)
 	my_pace.awake_since = now;
 	pg_atomic_fetch_add_u64(&shared->cost.used, cost);
 	pg_atomic_fetch_add_u64(&shared->time.used, (uint64) awake);
-	if (my_pace.target != NULL)
-		pg_atomic_fetch_add_u64(&target_time(my_pace.target)->used, (uint64) price);
+	if (my_pace.has_target)
+		pg_atomic_fetch_add_u64(&target_time()->used, (uint64) price);
 
 	if (!isinf(my_pace.rate))
 	{
@@ -196,7 +188,7 @@ process_pay(uint64 now)
 						 most, latest);
 	}
 	if (!isinf(my_pace.budget))
-		until_by_target = pay_from(target_time(my_pace.target), now, price / my_pace.budget, most, latest);
+		until_by_target = pay_from(target_time(), now, price / my_pace.budget, most, latest);
 	if (pg_atomic_read_u32(&shared->by_target) != (until_by_target > until))
 		pg_atomic_write_u32(&shared->by_target, until_by_target > until);
 	return Max(until, until_by_target);

@@ -26,14 +26,18 @@
 #include "pace/pace_private.h"
 #include "settings.h"
 
-/* The bounds of a target; statements that are faster can't be slowed down noticeably */
-#define LEAST_TARGET_MS		0.1
-#define GREATEST_TARGET_MS	(24 * 3600 * 1000.0)
+/* Of the latency targets: is it auto?  Those that are hidden are as of a boolean. */
+static const struct config_enum_entry targets[] = {
+	{"off", false, false},
+	{"auto", true, false},
+	{"0", false, true},
+	{"no", false, true},
+	{"false", false, true},
+	{NULL, 0, false}
+};
 
-double		cyclone_latency_percentile = 95;
-
-static char *latency_target = NULL;
-static char *autovacuum_target = NULL;
+static int	latency_target = false;
+static int	autovacuum_target = false;
 
 /* The server's parameters that a command changes for its duration */
 static double *const delays[PACE_DELAYS] = {&VacuumCostDelay, &autovacuum_vac_cost_delay};
@@ -41,9 +45,8 @@ static int *const costs[PACE_COSTS] = {
 	&VacuumCostLimit, &VacuumCostPageHit, &VacuumCostPageMiss, &VacuumCostPageDirty, &autovacuum_vac_cost_limit
 };
 
-static bool check_latency_target(char **newval, void **extra, GucSource source);
 static void reread_autovacuum(ConfigVariable *files, PaceSettings *settings);
-static void reread_target(const char *name, ConfigVariable *files, double *value);
+static void reread_target(const char *name, ConfigVariable *files, bool *has_target);
 
 /*
  * pace_settings_init
@@ -53,68 +56,38 @@ static void reread_target(const char *name, ConfigVariable *files, double *value
 void
 pace_settings_init(void)
 {
-	DefineCustomStringVariable("cyclone.autovacuum_latency_target",
-							   "The latency of statements that autovacuum keeps to by slowing down.",
-							   "As cyclone.latency_target; autovacuum's cost delay doesn't count then.",
-							   &autovacuum_target,
-							   "0",
-							   PGC_SIGHUP,
-							   0,
-							   check_latency_target, NULL, NULL);
-
-	DefineCustomRealVariable("cyclone.latency_percentile",
-							 "The percentile of the latency of statements that is kept at cyclone.latency_target.",
-							 NULL,
-							 &cyclone_latency_percentile,
-							 95,
-							 50, 99.9,
-							 PGC_USERSET,
+	DefineCustomEnumVariable("cyclone.autovacuum_latency_target",
+							 "Whether autovacuum slows down so that others take little longer.",
+							 "As cyclone.latency_target; autovacuum's cost delay doesn't count then.",
+							 &autovacuum_target,
+							 false,
+							 targets,
+							 PGC_SIGHUP,
 							 0,
 							 NULL, NULL, NULL);
 
-	DefineCustomStringVariable("cyclone.latency_target",
-							   "The latency of statements that VACUUM keeps to by slowing down.",
-							   "A time, in milliseconds if it has no unit; \"auto\": others take little longer than without VACUUM; 0: VACUUM doesn't care.",
-							   &latency_target,
-							   "0",
-							   PGC_USERSET,
-							   0,
-							   check_latency_target, NULL, NULL);
+	DefineCustomEnumVariable("cyclone.latency_target",
+							 "Whether VACUUM slows down so that others take little longer.",
+							 "\"auto\": they take little longer than without VACUUM; \"off\": VACUUM doesn't care.",
+							 &latency_target,
+							 false,
+							 targets,
+							 PGC_USERSET,
+							 0,
+							 NULL, NULL, NULL);
 }
 
-/*
- * pace_parse_latency_target
- *		Read a latency target: a time (in ms if it has no unit), 0 or auto.
- *
- * If that isn't possible return false, and say in *problem what is wrong, as a hint.
- */
+/* pace_parse_latency_target -- read a latency target; false if it is none. */
 bool
-pace_parse_latency_target(const char *value, double *target, const char **problem)
+pace_parse_latency_target(const char *value, bool *is_auto)
 {
-	const char *hint = NULL;
-
-	*problem = gettext_noop("A latency target is a time, like \"20ms\", or 0 for none, or \"auto\".");
-	if (pg_strcasecmp(value, "auto") == 0)
-	{
-		*target = LATENCY_TARGET_AUTO;
-		return true;
-	}
-	if (!parse_real(value, target, GUC_UNIT_MS, &hint))
-	{
-		if (hint != NULL)
-			*problem = hint;
-		return false;
-	}
-	if (*target == 0)
-		return true;
-	if (*target < 0)
-		return false;
-	if (*target < LEAST_TARGET_MS || *target > GREATEST_TARGET_MS)
-	{
-		*problem = gettext_noop("A latency target is at least \"0.1ms\" and at most \"1d\".");
-		return false;
-	}
-	return true;
+	for (const struct config_enum_entry *target = targets; target->name != NULL; target++)
+		if (pg_strcasecmp(target->name, value) == 0)
+		{
+			*is_auto = target->val != 0;
+			return true;
+		}
+	return false;
 }
 
 /*
@@ -128,18 +101,14 @@ void
 pace_settings_current(PaceSettings *settings)
 {
 	bool		autovacuum = AmAutoVacuumWorkerProcess();
-	const char *problem;
 
 	settings->cost_delay = autovacuum ? vacuum_cost_delay : VacuumCostDelay;
 	settings->cost_limit = autovacuum ? vacuum_cost_limit : VacuumCostLimit;
 	settings->page_hit = VacuumCostPageHit;
 	settings->page_miss = VacuumCostPageMiss;
 	settings->page_dirty = VacuumCostPageDirty;
-	settings->latency_target = LATENCY_TARGET_OFF;
-	(void) pace_parse_latency_target(autovacuum ? autovacuum_target : latency_target,
-									 &settings->latency_target, &problem);
-	settings->latency_percentile = cyclone_latency_percentile;
-	if (autovacuum && settings->latency_target != LATENCY_TARGET_OFF)
+	settings->has_target = (autovacuum ? autovacuum_target : latency_target) != 0;
+	if (autovacuum && settings->has_target)
 		settings->cost_delay = 0;
 }
 
@@ -203,27 +172,13 @@ pace_settings_reread(PaceSettings *settings)
 	{
 		config_files_real("vacuum_cost_delay", files, &settings->cost_delay);
 		config_files_int("vacuum_cost_limit", files, &settings->cost_limit);
-		reread_target("cyclone.latency_target", files, &settings->latency_target);
+		reread_target("cyclone.latency_target", files, &settings->has_target);
 	}
 	config_files_int("vacuum_cost_page_hit", files, &settings->page_hit);
 	config_files_int("vacuum_cost_page_miss", files, &settings->page_miss);
 	config_files_int("vacuum_cost_page_dirty", files, &settings->page_dirty);
-	config_files_real("cyclone.latency_percentile", files, &settings->latency_percentile);
 	guards_reread(files);
 	FreeConfigVariables(files);
-}
-
-/* check_latency_target -- the check hook of the parameter. */
-static bool
-check_latency_target(char **newval, void **extra, GucSource source)
-{
-	double		target;
-	const char *problem;
-
-	if (pace_parse_latency_target(*newval, &target, &problem))
-		return true;
-	GUC_check_errhint("%s", _(problem));
-	return false;
 }
 
 /*
@@ -245,23 +200,19 @@ reread_autovacuum(ConfigVariable *files, PaceSettings *settings)
 	settings->cost_delay = vacuum_cost_delay;
 	settings->cost_limit = vacuum_cost_limit;
 
-	reread_target("cyclone.autovacuum_latency_target", files, &settings->latency_target);
-	if (settings->latency_target != LATENCY_TARGET_OFF)
+	reread_target("cyclone.autovacuum_latency_target", files, &settings->has_target);
+	if (settings->has_target)
 		settings->cost_delay = 0;
 }
 
-/* reread_target -- reread the latency target. */
+/* reread_target -- reread the latency target; the default is none. */
 static void
-reread_target(const char *name, ConfigVariable *files, double *value)
+reread_target(const char *name, ConfigVariable *files, bool *has_target)
 {
-	const char *string = config_files_text(name, files);
-	const char *problem;
-	double		target;
+	const char *text = config_files_text(name, files);
 
-	if (string == NULL)
-		return;
-	if (*string == '\0')
-		*value = LATENCY_TARGET_OFF;
-	else if (pace_parse_latency_target(string, &target, &problem))
-		*value = target;
+	if (text != NULL && *text == '\0')
+		*has_target = false;
+	else if (text != NULL)
+		(void) pace_parse_latency_target(text, has_target);
 }

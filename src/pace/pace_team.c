@@ -132,8 +132,8 @@ count_at_work(int more)
 {
 	Assert(my_pace.shared != NULL);
 	pg_atomic_fetch_add_u32(&my_pace.shared->cost.at_work, more);
-	if (my_pace.target != NULL)
-		pg_atomic_fetch_add_u32(&target_time(my_pace.target)->at_work, more);
+	if (my_pace.has_target)
+		pg_atomic_fetch_add_u32(&target_time()->at_work, more);
 }
 
 /*
@@ -145,17 +145,16 @@ count_at_work(int more)
 void
 pace_look_around(uint64 now)
 {
-	LatencyTarget *target = my_pace.target;
 	bool		makes_room = my_pace.shared->parking.most > 0 && !pace_command.workers_asked_for;
 	NeighboursTimes times;
 
-	if (!pace_is_leader() || (!makes_room && target == NULL) ||
-		!neighbours_look(now, target != NULL && !target_is_in_ms(target), &times))
+	if (!pace_is_leader() || (!makes_room && !my_pace.has_target) ||
+		!neighbours_look(now, my_pace.has_target, &times))
 		return;
 	if (makes_room)
 		make_room();
-	if (target != NULL)
-		target_note_others(target, &times);
+	if (my_pace.has_target)
+		target_note_others(&times);
 }
 
 /* make_room -- let the team be as large as others leave cores for. */
@@ -178,8 +177,8 @@ pace_tick_if_due(uint64 now)
 	BudgetUse	cost,
 				time = {.used = 0};
 
-	if (my_pace.target != NULL)
-		target_tick_if_due(my_pace.target, now);
+	if (my_pace.has_target)
+		target_tick_if_due(now);
 	if (!budget_begin_tick(&shared->cost, now, &cost))
 		return;
 	if (budget_begin_tick(&shared->time, now, &time))

@@ -27,7 +27,7 @@
 #include "library.h"
 #include "pace/pace_private.h"
 
-#define PACE_COLUMNS		13
+#define PACE_COLUMNS		9
 
 /* What keeps a vacuum from going faster, in the words of the view */
 static const char *const limit_names[] = {
@@ -48,13 +48,10 @@ typedef struct PaceRow
 	Oid			user_id;
 	Oid			database;
 	Oid			relid;
-	double		target_ms;
-	double		percentile;
-	double		latency_ms;
 	double		budget;
 	double		rate;
 	double		asleep;
-	int			shared_by;		/* how many VACUUMs have the target */
+	int			shared_by;		/* how many VACUUMs have the target; 0: there is none */
 	int			limited_by;
 } PaceRow;
 
@@ -106,19 +103,16 @@ view_show(PaceShared *shared, double cost, double awake, double asleep)
 {
 	PaceSlot   *slot = &slots[shared->leader];
 	TargetState target;
-	bool		by_target = my_pace.target != NULL &&
+	bool		by_target = my_pace.has_target &&
 		(isinf(my_pace.rate) || pg_atomic_read_u32(&shared->by_target) != 0);
 	double		budget;
 	int			limit;
 
 	Assert(shared->leader >= 0 && shared->leader < MaxBackends);
-	target_state(my_pace.target, &target);
+	target_state(my_pace.has_target, &target);
 	limit = find_limit(&target, by_target);
 	budget = by_target ? Max(target.budget, my_pace.least > LEAST_BUDGET ? my_pace.least : 0) : my_pace.rate;
 	SpinLockAcquire(&slot->mutex);
-	slot->row.target_ms = target.target_ms > 0 ? target.target_ms : NAN;
-	slot->row.percentile = my_pace.target != NULL ? my_pace.settings.latency_percentile : NAN;
-	slot->row.latency_ms = target.latency_ms;
 	slot->row.budget = isinf(budget) ? NAN : budget;
 	slot->row.rate = !VacuumCostActive ? NAN : by_target ? awake : cost;
 	slot->row.asleep = asleep;
@@ -170,9 +164,7 @@ pg_cyclone_pace(PG_FUNCTION_ARGS)
 		if (has_privs_of_role(GetUserId(), ROLE_PG_READ_ALL_STATS) ||
 			has_privs_of_role(GetUserId(), row.user_id))
 		{
-			const double numbers[] = {
-				row.target_ms, row.percentile, row.latency_ms, row.budget, row.rate, row.asleep
-			};
+			const double numbers[] = {row.budget, row.rate, row.asleep};
 
 			values[column++] = ObjectIdGetDatum(row.relid);
 			for (int k = 0; k < lengthof(numbers); k++, column++)
@@ -180,9 +172,7 @@ pg_cyclone_pace(PG_FUNCTION_ARGS)
 				nulls[column] = isnan(numbers[k]);
 				values[column] = Float8GetDatum(numbers[k]);
 			}
-			/* null without a latency target */
-			nulls[column] = nulls[column + 1] = isnan(row.percentile);
-			values[column++] = CStringGetTextDatum(isnan(row.target_ms) ? "waits" : "statements");
+			nulls[column] = row.shared_by == 0;
 			values[column++] = Int32GetDatum(row.shared_by);
 			Assert(row.limited_by >= 0 && row.limited_by < lengthof(limit_names));
 			values[column++] = CStringGetTextDatum(limit_names[row.limited_by]);

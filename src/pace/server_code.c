@@ -114,7 +114,6 @@ pace_end_server_code(void)
 	process_reset(now_ns());
 	pace_show_reloads();
 	pace_reload_if_due();
-	pace_warn_if_out_of_reach();
 }
 
 /*
@@ -133,12 +132,12 @@ leave_it_to_server(void)
 	double		ns = 0;
 	TargetState target;
 
-	target_state(my_pace.target, &target);
+	target_state(my_pace.has_target, &target);
 	if (!isinf(my_pace.rate))
 		ns = NS_PER_S / my_pace.rate * Max(at_work, 1);
 	if (!isinf(target.unrested))
 	{
-		uint32		sharing = pg_atomic_read_u32(&target_time(my_pace.target)->at_work);
+		uint32		sharing = pg_atomic_read_u32(&target_time()->at_work);
 
 		/* for all of it, so not by a rest that takes a second */
 		ns = Max(ns, ns_a_cost * (Max(sharing, 1) / target.unrested - 1));

@@ -125,7 +125,6 @@ typedef struct TableResult
 	bool		was_paced;		/* by cost-based delay or a latency target */
 	double		slept_seconds;	/* by all processes, for that */
 	bool		has_latency_target;
-	double		latency_target_ms;	/* at the end; 0: auto */
 } TableResult;
 
 #endif							/* CYCLONE_RESULT_H */

@@ -341,10 +341,7 @@ append_engine_lines(StringInfo buf, const TableResult *result,
 					 phases[PHASE_HEAP_VACUUM], phases[PHASE_INDEX_CLEANUP],
 					 result->truncate_seconds, result->team_seconds,
 					 Max(other, 0.0));
-	if (result->has_latency_target && result->latency_target_ms > 0)
-		appendStringInfo(buf, _("pace: processes slept %.3f s in all, latency target %.3f ms\n"),
-						 result->slept_seconds, result->latency_target_ms);
-	else if (result->has_latency_target)
+	if (result->has_latency_target)
 		appendStringInfo(buf, _("pace: processes slept %.3f s in all, latency target auto\n"),
 						 result->slept_seconds);
 	else if (result->was_paced)

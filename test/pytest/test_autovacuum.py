@@ -1071,14 +1071,14 @@ def test_switched_off_midway(auto):
 
 
 def test_a_latency_target_stands_in_for_the_delay(auto):
-    auto.set(autovacuum_vacuum_cost_delay="100ms", autovacuum_vacuum_cost_limit=1, cyclone__autovacuum_latency_target="1h")
+    auto.set(autovacuum_vacuum_cost_delay="100ms", autovacuum_vacuum_cost_limit=1, cyclone__autovacuum_latency_target="auto")
     auto.make_table(parallel_workers=2)
     with auto.parked("t", processes=3):
-        assert auto.sql("SELECT target_ms, limited_by FROM cyclone.pace_details") == [(3600000.0, "nothing")]
+        assert auto.sql("SELECT shared_by, limited_by = 'cost delay' FROM cyclone.pace_details") == [(1, False)]
     assert auto.wait_for("engine_count")["last_workers"] == 2
-    assert "latency target 3600000.000 ms" in "\n".join(logged(auto.log, "t"))
+    assert "latency target auto" in "\n".join(logged(auto.log, "t"))
     # a session's is another matter
-    auto.set(cyclone__autovacuum_latency_target="0", cyclone__latency_target="1h", autovacuum_vacuum_cost_delay=0)
+    auto.set(cyclone__autovacuum_latency_target="off", cyclone__latency_target="auto", autovacuum_vacuum_cost_delay=0)
     auto.make_dead("t", "id % 3 = 1")
     auto.vacuum()
     assert "latency target" not in "\n".join(logged(auto.log, "t"))

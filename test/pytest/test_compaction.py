@@ -472,7 +472,7 @@ def test_ends_when_its_window_is_changed(server):
         policy(conn, "hours => 'Sun-Sat'")
         with server.parked("inplace-plan") as worker:
             wait_until(lambda: server.cluster.sql("SHOW cyclone.compaction_window") == [(never(conn),)], "the reload")
-            server.set(**{"cyclone.compaction_latency_target": "1s"})  # the launcher reads the files once more
+            server.set(**{"cyclone.compaction_latency_target": "auto"})  # the launcher reads the files once more
             assert server.row()["reason"] == "running" and server.processes("worker") == [worker]
         server.wait_for(last_outcome="done")
 

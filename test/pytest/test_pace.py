@@ -1,6 +1,6 @@
-"""How fast a VACUUM goes: one budget for all its processes, settings that change meanwhile, and latency targets.
+"""How fast a VACUUM goes: one budget for all its processes, settings that change meanwhile, and the latency target auto.
 
-test/unit/test_pace_law.c has the control law in a simulation.
+test/unit/test_pace_law.c has the control law in a simulation. test_core_waits.py has what others wait for.
 """
 
 import os
@@ -8,7 +8,6 @@ import re
 import signal
 import threading
 import time
-from itertools import count
 
 import psycopg
 import pytest
@@ -20,7 +19,7 @@ from cyclone_lab.cluster import Cluster
 
 SETTINGS = {"min_parallel_table_scan_size": 0, "min_parallel_index_scan_size": 0}
 COSTS = {"vacuum_cost_page_hit": 1, "vacuum_cost_page_miss": 1, "vacuum_cost_page_dirty": 10}
-# With a target that nobody has had lately a VACUUM begins with it, in processes at work on average.
+# With a target that nobody has had lately a VACUUM begins with it, in processes at work on average; and the least there is.
 FIRST_BUDGET = 0.1
 LEAST_BUDGET = 0.02
 # At the slowest pace a table of some megabytes takes minutes.
@@ -29,20 +28,6 @@ SLOW = {"cyclone.debug_price": 20}
 BUSY = "SELECT count(*) FROM generate_series(1, 10000)"
 # So slow that it would not end by itself.
 STANDSTILL = {"vacuum_cost_delay": "100ms", "vacuum_cost_limit": 1}
-TICK_SECONDS = 0.25
-
-_targets = count(1)
-
-
-def hard_target() -> str:
-    """Return a latency target of about 0.1 ms that no other test has: what one has learned is kept for the next VACUUM."""
-    return f"{0.1 + next(_targets) / 1000:g}ms"
-
-
-def easy_target() -> str:
-    """Likewise one of about an hour."""
-    return f"{3_600_000 + next(_targets)}ms"
-
 
 def pace(conn) -> dict | None:
     """Return the only row of cyclone.pace of this database, or None."""
@@ -199,7 +184,7 @@ class Load:
 
 
 @pytest.mark.once
-@pytest.mark.parametrize("target", ["", "LATENCY_TARGET '90min', "])
+@pytest.mark.parametrize("target", ["", "LATENCY_TARGET auto, "])
 def test_the_cost_delay_goes_by_the_settings(conn, target):
     """With a target, too, although that counts by weights of its own; also in the server's code for other indexes."""
     make_table(conn, ("btree (id)", "gin (a)", "hash (id)"))
@@ -221,15 +206,14 @@ def test_the_cost_delay_goes_by_the_settings(conn, target):
 
 
 def test_a_target_is_learned(cluster, db, conn):
-    """VACUUM rests, and then it goes on by what others wait for, of which their statements need not be timed."""
+    """VACUUM rests, and then it goes on by what others wait for."""
     make_slow_table(conn)
-    # nobody else's "auto" is about this percentile
-    settings = {**SETTINGS, **SLOW, "cyclone.latency_target": "auto", "cyclone.latency_percentile": 94}
+    settings = {**SETTINGS, **SLOW, "cyclone.latency_target": "auto"}
     with Load(cluster, db, BUSY, 4):
         vacuum = Background(cluster, db, "VACUUM (PARALLEL 1) t", settings)
         wait_until(lambda: (row := pace(conn)) and row["limited_by"] == "learning the target", "learning")
         row = wait_until(lambda: (row := pace(conn)) and row["limited_by"] in ("latency target", "floor") and row, "its end")
-        assert (row["target_ms"], row["latency_ms"], row["latency_of"]) == (None, None, "waits")
+        assert (row["shared_by"], row["figure"], row["bound"]) == (1, None, None) and row["budget"] >= LEAST_BUDGET
     vacuum.finish()
     checks.assert_clean(conn, "t")
 
@@ -240,25 +224,10 @@ BURN = """
     BEGIN WHILE clock_timestamp() < until LOOP END LOOP; RETURN 0; END $$"""
 
 
-def watching_vacuum(cluster, db, conn, target=None):
-    """Return a VACUUM of t that hardly moves, with a target; statements are being timed."""
-    settings = {**SETTINGS, **STANDSTILL}
-    vacuum = Background(cluster, db, f"VACUUM (PARALLEL 0, LATENCY_TARGET '{target or easy_target()}') t", settings)
-    wait_until(lambda: pace(conn), "a VACUUM")
-    return vacuum
-
-
 def cancel(conn, *processes):
     for process in processes:
         conn.execute("SELECT pg_cancel_backend(%s)", (process.pid,))
         process.wait()
-
-
-def latency(conn) -> float | None:
-    """Return the latency that the VACUUM of this database measures; COPY isn't timed, so to ask is no statement."""
-    with conn.cursor().copy("COPY (SELECT latency_ms FROM cyclone.pace_details WHERE datname = current_database()) TO STDOUT") as copy:
-        [(text,)] = copy.rows()
-    return None if text is None else float(text)
 
 
 def test_who_sees_what(cluster, db, conn):
@@ -297,7 +266,7 @@ def test_a_target_is_set_by_a_reload_in_each_phase(reloaded, point, workers):
         conn.execute("DROP TABLE IF EXISTS t")
         make_table(conn, ("btree (id)", "gin (a)"))
         with Parked(cluster, "postgres", f"{point}:any", 1, f"VACUUM (PARALLEL {workers}, INDEX_CLEANUP on) t") as vacuum:
-            conn.execute("ALTER SYSTEM SET cyclone.latency_target = '1h'")
+            conn.execute("ALTER SYSTEM SET cyclone.latency_target = 'auto'")
             conn.execute("SELECT pg_reload_conf()")
             time.sleep(0.1)
             vacuum.release()
@@ -325,14 +294,14 @@ def test_what_is_taken_out_of_the_files_is_forgotten(new_cluster):
         conn.execute("SELECT pg_reload_conf()")
         vacuum = Background(cluster, "postgres", "VACUUM (PARALLEL 1) t")
         wait_until(lambda: (row := pace(conn)) and row["budget"] == 20, "a VACUUM")
-        conn.execute("ALTER SYSTEM SET cyclone.latency_target = '1h'")
+        conn.execute("ALTER SYSTEM SET cyclone.latency_target = 'auto'")
         conn.execute("ALTER SYSTEM SET vacuum_cost_limit = 1")
         conn.execute("SELECT pg_reload_conf()")
-        wait_until(lambda: (row := pace(conn)) and row["budget"] == 10 and row["target_ms"] == 3_600_000, "new settings")
+        wait_until(lambda: (row := pace(conn)) and row["budget"] == 10 and row["shared_by"] == 1, "new settings")
         conn.execute("ALTER SYSTEM RESET cyclone.latency_target")
         conn.execute("ALTER SYSTEM RESET vacuum_cost_limit")
         conn.execute("SELECT pg_reload_conf()")
-        wait_until(lambda: (row := pace(conn)) and row["budget"] == 2000 and row["target_ms"] is None, "the defaults")
+        wait_until(lambda: (row := pace(conn)) and row["budget"] == 2000 and row["shared_by"] is None, "the defaults")
         conn.execute("SELECT pg_cancel_backend(%s)", (vacuum.pid,))
         vacuum.wait()
 
@@ -362,60 +331,6 @@ def test_the_leader_follows_a_reload_while_it_waits_for_a_worker(new_cluster):
             vacuum.finish()
 
 
-BURNT = 0.1  # seconds
-ONE_BURNT = 0.9 * 1000 * BURNT  # at least, as latencies are known to 6 % or so
-LONG = 2  # seconds, of which nothing may be seen
-SHORTER = 0.5 * 1000 * LONG
-
-
-def watched(cluster, db, conn, statement, percentile=95, rounds=5) -> float:
-    """Return the latency that a watching VACUUM measures while sessions run the statement over and over, in ms."""
-    settings = {**SETTINGS, **STANDSTILL, "cyclone.latency_percentile": percentile}
-    vacuum = Background(cluster, db, f"VACUUM (PARALLEL 0, LATENCY_TARGET '{easy_target()}') t", settings)
-    wait_until(lambda: pace(conn), "a VACUUM")
-    with Load(cluster, db, statement, 2) as load:
-        wait_until(lambda: min(load.rounds) >= rounds, f"{rounds} rounds of each session")
-        ms = wait_until(lambda: latency(conn), "a measurement")
-    cancel(conn, vacuum)
-    return ms
-
-
-def test_what_counts_as_a_statement(cluster, db, conn):
-    """Work inside a statement belongs to it, deferred triggers too; statements that are slow by nature are left out."""
-    make_table(conn)
-    conn.execute(BURN)
-    conn.execute("CREATE TABLE many (v int)")
-    conn.execute("CREATE FUNCTION slow() RETURNS trigger LANGUAGE plpgsql AS "
-                 f"'BEGIN PERFORM 1; PERFORM burn({BURNT}); PERFORM 2; RETURN NULL; END'")  # fmt: skip
-    conn.execute("CREATE CONSTRAINT TRIGGER slow AFTER INSERT ON many DEFERRABLE INITIALLY DEFERRED "
-                 "FOR EACH ROW EXECUTE FUNCTION slow()")  # fmt: skip
-    assert watched(cluster, db, conn, "INSERT INTO many VALUES (1)") > ONE_BURNT
-    assert watched(cluster, db, conn, "BEGIN; INSERT INTO many VALUES (1), (2); COMMIT") > 2 * ONE_BURNT
-    assert watched(cluster, db, conn, f"DO 'BEGIN PERFORM burn({BURNT}); PERFORM 1; PERFORM 2; END'") > ONE_BURNT
-    # only the short one of the two is timed
-    slow = f"CREATE TEMP TABLE x AS SELECT burn({LONG})"
-    assert watched(cluster, db, conn, f"{slow}; DROP TABLE x; SELECT 1", rounds=2) < SHORTER
-
-
-@pytest.mark.once
-def test_waiting_for_the_client_does_not_count(cluster, db, conn):
-    """A client that takes its rows slowly is no reason for a VACUUM to hold back."""
-    make_table(conn)
-    vacuum = watching_vacuum(cluster, db, conn)
-    with cluster.connect(db) as slow:
-        query = b"SELECT repeat('x', 1000) FROM generate_series(1, 20000)"
-        slow.pgconn.send_query(query)
-        activity = "SELECT wait_event FROM pg_stat_activity WHERE pid = %s"
-        wait_until(lambda: conn.execute(activity, (slow.info.backend_pid,)).fetchone() == ("ClientWrite",), "a full socket")
-        time.sleep(LONG)
-        while slow.pgconn.is_busy() or slow.pgconn.get_result():
-            slow.pgconn.consume_input()
-        seen = []
-        wait_until(lambda: slow.execute("SELECT 1") and (seen.append(latency(conn)) or seen[-1]), "a measurement")
-        assert all((ms or 0) < SHORTER for ms in seen)
-    cancel(conn, vacuum)
-
-
 @pytest.mark.once
 def test_a_target_governs_small_tables_too(cluster, db, conn):
     """Tables that take less than a tick each, one after the other: they are one VACUUM."""
@@ -424,25 +339,10 @@ def test_a_target_governs_small_tables_too(cluster, db, conn):
     conn.execute("CHECKPOINT")
     names = ", ".join(f"small_{number}" for number in range(100))
     with Load(cluster, db, BUSY, 4):
-        vacuum = Background(cluster, db, f"VACUUM (LATENCY_TARGET '{hard_target()}') {names}", SLOW)
-        wait_until(lambda: (row := pace(conn)) and row["limited_by"] in ("latency target", "floor") and row["latency_ms"], "a tick")
-        wait_until(lambda: (row := pace(conn)) and row["limited_by"] == "floor", "the floor")
+        vacuum = Background(cluster, db, f"VACUUM (LATENCY_TARGET auto) {names}", {"cyclone.debug_price": 100})
+        for limit in ("learning the target", "latency target"):
+            wait_until(lambda: (row := pace(conn)) and row["limited_by"] == limit, limit)  # noqa: B023
     vacuum.finish()
-
-
-@pytest.mark.once
-def test_a_command_that_fails_early_watches_nobody(cluster, db, conn):
-    """Before the first table: were the session still watching, its own statements would not be timed."""
-    make_table(conn)
-    with cluster.connect(db) as session:
-        with pytest.raises(psycopg.errors.UndefinedTable):
-            session.execute("VACUUM (LATENCY_TARGET 20) nowhere")
-        vacuum = Background(cluster, db, f"VACUUM (PARALLEL 0, LATENCY_TARGET '{easy_target()}') t", {**SETTINGS, **STANDSTILL})
-        wait_until(lambda: pace(conn), "a VACUUM")
-        wait_until(lambda: session.execute("SELECT 1") and session.execute("SELECT latency_ms FROM cyclone.pace_details").fetchone()[0],
-                   "a measurement of the session's own statements")  # fmt: skip
-        conn.execute("SELECT pg_cancel_backend(%s)", (vacuum.pid,))
-        vacuum.wait()
 
 
 @pytest.mark.once
@@ -454,7 +354,7 @@ def test_an_error_ends_the_pace_too(cluster, db, conn):
             # the others wait, or they might have scanned the table before this one comes there
             gate.execute("SELECT pg_advisory_lock(%s)", (DEBUG_POINT_LOCK,))
             points = f"heap-scan:{who}:error heap-scan:{other}:wait"
-            for name, value in {**SETTINGS, "cyclone.latency_target": "5ms", "cyclone.debug_point": points}.items():
+            for name, value in {**SETTINGS, "cyclone.latency_target": "auto", "cyclone.debug_point": points}.items():
                 session.execute("SELECT set_config(%s, %s, false)", (name, str(value)))
             with pytest.raises(psycopg.Error, match="debug point"):
                 session.execute("VACUUM (PARALLEL 2, DISABLE_PAGE_SKIPPING) t")
@@ -465,70 +365,87 @@ def test_an_error_ends_the_pace_too(cluster, db, conn):
             checks.assert_clean(session, "t")
 
 
-STATEMENTS = [
-    "SELECT 1",
-    "BEGIN; INSERT INTO s VALUES (1); COMMIT",
-    "BEGIN; SELECT 1/0; ROLLBACK",
-    "SELECT 1/0",
-    "DO $$ BEGIN INSERT INTO s VALUES (2); COMMIT; INSERT INTO s VALUES (3); ROLLBACK; END $$",
-    "DO $$ BEGIN BEGIN PERFORM 1/0; EXCEPTION WHEN division_by_zero THEN NULL; END; END $$",
-    "CALL p()",
-    "BEGIN; DECLARE c CURSOR FOR SELECT * FROM generate_series(1, 10); FETCH 3 FROM c; FETCH ALL FROM c; CLOSE c; COMMIT",
-    "PREPARE q AS SELECT $1::int; EXECUTE q(1); EXECUTE q(2); DEALLOCATE q",
-    "BEGIN; SAVEPOINT a; SELECT 1; ROLLBACK TO a; SELECT 2; COMMIT",
-    "BEGIN; INSERT INTO s VALUES (4); PREPARE TRANSACTION 'cyclone'",
-    "COMMIT PREPARED 'cyclone'",
-    "INSERT INTO s VALUES (5) RETURNING *",
-    "INSERT INTO d VALUES (-1)",  # fails in its commit
-    "CREATE TEMP TABLE x AS SELECT 1; DROP TABLE x",
-]
+def rows_by_pid(conn) -> dict:
+    """Return the rows of cyclone.pace of this database by process ID."""
+    cursor = conn.execute("SELECT * FROM cyclone.pace_details WHERE datname = current_database()")
+    names = [column.name for column in cursor.description]
+    return {row["pid"]: row for row in (dict(zip(names, values, strict=True)) for values in cursor.fetchall())}
 
 
-def test_a_timed_statement_may_drop_its_own_plan(cluster, db, conn):
-    """It is freed before the statement ends; builds with assertions see who still looks at it."""
+
+def test_who_has_left_a_target_counts_no_more(cluster, db, conn):
+    """However it has left: cancelled, terminated, by an error of its own or of a worker, before its first table, or by its end."""
     make_table(conn)
-    conn.execute(
-        "CREATE PROCEDURE drops() LANGUAGE plpgsql AS $$BEGIN EXECUTE 'DEALLOCATE ALL'; ROLLBACK; PERFORM repeat('x', 10000); END$$"
+    for name in "uvw":
+        conn.execute(f"CREATE TABLE {name} WITH (fillfactor = 10) AS SELECT generate_series(1, 50000) i")
+    first, second, third = (
+        Background(cluster, db, f"VACUUM (PARALLEL 2, LATENCY_TARGET auto) {name}", {**SETTINGS, **STANDSTILL}) for name in "tuv"
     )
-    vacuum = Background(cluster, db, f"VACUUM (LATENCY_TARGET '{easy_target()}') t", {**SETTINGS, **STANDSTILL})
-    wait_until(lambda: pace(conn), "a VACUUM")
-    with cluster.connect(db) as session:
-        for _ in range(10):
-            session.pgconn.prepare(b"own", b"CALL drops()")
-            assert session.pgconn.exec_prepared(b"own", []).status == psycopg.pq.ExecStatus.COMMAND_OK
-    conn.execute("SELECT pg_cancel_backend(%s)", (vacuum.pid,))
-    vacuum.wait()
+    shared_by = lambda: (row := rows_by_pid(conn).get(first.pid)) and row["shared_by"]  # noqa: E731
+    wait_until(lambda: shared_by() == 3, "all of them")
+    for vacuum, function, rest in ((second, "pg_cancel_backend", 2), (third, "pg_terminate_backend", 1)):
+        conn.execute(f"SELECT {function}(%s)", (vacuum.pid,))
+        assert vacuum.wait()
+        wait_until(lambda: shared_by() == rest, "its end")  # noqa: B023
+    with Parked(cluster, db, "heap-scan:any", 1, "VACUUM (PARALLEL 2, LATENCY_TARGET auto) w", SETTINGS) as vacuum:
+        wait_until(lambda: shared_by() == 2, "another one")
+        vacuum.release()
+        vacuum.finish()
+    wait_until(lambda: shared_by() == 1, "its end")
+    for points, workers in (("heap-scan:leader:error", 0), ("heap-scan:worker:error heap-scan:leader:wait", 2)):
+        with cluster.connect(db) as gate:
+            # the leader waits, or it might have scanned the table before a worker comes
+            gate.execute("SELECT pg_advisory_lock(%s)", (DEBUG_POINT_LOCK,))
+            failing = Background(
+                cluster, db, f"VACUUM (PARALLEL {workers}, LATENCY_TARGET auto, DISABLE_PAGE_SKIPPING) w",
+                {**SETTINGS, "cyclone.debug_point": points},
+            )  # fmt: skip
+            assert "debug point" in str(failing.wait())
+        wait_until(lambda: shared_by() == 1, "its end")
+    # before its first table, in a session that goes on
+    with pytest.raises(psycopg.errors.UndefinedTable):
+        conn.execute("VACUUM (LATENCY_TARGET auto) nowhere")
+    wait_until(lambda: shared_by() == 1, "its end")
+    cancel(conn, first)
 
 
-def test_timing_statements_changes_nothing_else(cluster, db, conn):
-    """Statements of all kinds, in a session whose statements are being timed and in one whose are not."""
-    conn.execute("CREATE TABLE s (v int)")
-    conn.execute("CREATE PROCEDURE p() LANGUAGE plpgsql AS 'BEGIN INSERT INTO s VALUES (6); COMMIT; END'")
-    conn.execute("CREATE TABLE d (v int PRIMARY KEY, w int REFERENCES d DEFERRABLE INITIALLY DEFERRED DEFAULT 99)")
+
+def test_who_was_killed_counts_no_more(new_cluster):
+    cluster = new_cluster(**SETTINGS)
+    with cluster.connect() as conn:
+        conn.execute("CREATE EXTENSION pg_cyclone")
+        make_table(conn)
+        conn.execute("CREATE TABLE u AS SELECT * FROM t")
+        vacuums = [Background(cluster, "postgres", f"VACUUM (PARALLEL 1, LATENCY_TARGET auto) {name}", STANDSTILL) for name in "tu"]
+        wait_until(lambda: [row["shared_by"] for row in rows_by_pid(conn).values()] == [2, 2], "two VACUUMs")
+        position = len(cluster.log)
+        os.kill(vacuums[0].pid, signal.SIGKILL)
+        for vacuum in vacuums:
+            assert vacuum.wait()
+    wait_until(lambda: "database system is ready to accept connections" in cluster.log[position:], "the restart")
+    with cluster.connect() as conn:
+        assert pace(conn) is None
+        vacuum = Background(cluster, "postgres", "VACUUM (PARALLEL 1, LATENCY_TARGET auto) t", STANDSTILL)
+        assert wait_until(lambda: pace(conn), "a VACUUM")["shared_by"] == 1
+        conn.execute("SELECT pg_cancel_backend(%s)", (vacuum.pid,))
+        vacuum.wait()
+
+
+
+@pytest.mark.parametrize("replication, is_nobody", [("database", True), ("false", False)])
+def test_a_walsender_is_nobody(cluster, db, conn, replication, is_nobody):
+    """It sends the WAL that VACUUM writes, so to spare it would be to stop at once; any other session that is as busy counts."""
     make_table(conn)
-
-    def outcomes():
-        with cluster.connect(db) as session:
-            session.autocommit = True
-            results = []
-            for statement in STATEMENTS:
-                try:
-                    cursor = session.execute(statement)
-                    results.append(cursor.fetchall() if cursor.description else cursor.statusmessage)
-                except psycopg.Error as error:
-                    results.append(error.sqlstate)
-                    session.execute("ROLLBACK")
-            results.append(session.execute("SELECT * FROM generate_series(1, 3)", prepare=True).fetchall())
-            with session.pipeline():
-                results.append([session.execute("SELECT %s::int", (i,)) for i in range(3)][-1].fetchall())
-        return results, conn.execute("DELETE FROM s RETURNING v").fetchall()
-
-    untimed = outcomes()
-    vacuum = Background(cluster, db, f"VACUUM (LATENCY_TARGET '{easy_target()}') t", {**SETTINGS, **STANDSTILL})
-    wait_until(lambda: pace(conn), "a VACUUM")
-    timed = outcomes()
-    row = wait_until(lambda: (row := pace(conn)) and row["latency_ms"] and row, "a measurement")
-    assert 0 < row["latency_ms"] < 60_000
-    conn.execute("SELECT pg_cancel_backend(%s)", (vacuum.pid,))
-    vacuum.wait()
-    assert timed == untimed
+    conn.execute(BURN)
+    settings = {**SETTINGS, "cyclone.latency_target": "auto"}
+    with cluster.connect(db, replication=replication) as session:
+        session.pgconn.send_query(b"SELECT burn(60)")
+        vacuum = Background(cluster, db, f"VACUUM (DISABLE_PAGE_SKIPPING, PARALLEL 0) {', '.join(['t'] * 50_000)}", settings)
+        wait_until(lambda: pace(conn), "a VACUUM")
+        time.sleep(6)  # who looks is somebody, too
+        row = wait_until(lambda: pace(conn), "a table that is in hand")
+        assert (row["limited_by"] == "nothing") == is_nobody, row
+        cancel(conn, vacuum)
+        session.cancel()
+        session.pgconn.get_result()
+        session.pgconn.get_result()

@@ -151,11 +151,6 @@ def test_holders_of_the_horizon_are_shown_with_what_would_end_them(cluster, db, 
         assert f"SELECT pg_terminate_backend({pid});" in text
 
 
-def test_pace_is_shown_with_its_target(cluster, db, conn, table):
-    with Parked(cluster, db, "heap-scan:leader", 1, "VACUUM (PARALLEL 0, LATENCY_TARGET 25) watched"):
-        assert "target 25.0 ms" in once(cluster, db)
-
-
 def test_in_a_database_without_the_extension_it_shows_what_the_server_tells(cluster, db, conn, table):
     with Parked(cluster, db, "heap-scan:leader", 1, "VACUUM (PARALLEL 0) watched") as vacuum:
         text = once(cluster, "postgres")
@@ -363,7 +358,6 @@ def test_words_and_curves():
     ]  # fmt: skip
     assert draw.span(look.Estimate(10, 5, None)) == "10 s (5 s to who knows)"
     assert [draw.spark(share) for share in (-1, 0, 0.5, 1, 9)] == ["▁", "▁", "▅", "█", "█"]
-    assert draw.strain({"target_ms": 4.0, "latency_ms": 6.0, "rate": None, "budget": None}) == 1.5
-    assert draw.strain({"target_ms": None, "latency_ms": None, "rate": 50.0, "budget": 100.0}) == 0.5
-    assert draw.strain({"target_ms": None, "latency_ms": None, "rate": 50.0, "budget": None}) is None
+    assert draw.strain({"rate": 50.0, "budget": 100.0}) == 0.5
+    assert draw.strain({"rate": 50.0, "budget": None}) is None
     assert draw.plain("a\x1b[31mb\nc") == "a [31mb c"

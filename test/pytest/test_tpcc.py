@@ -10,7 +10,7 @@ from tpcc.curve import points
 from tpcc.load import LARGE_TABLES, Sizes, age, load
 from tpcc.measure import CONFIG, Experiment, Run, Schedule, Vacuum, parse_usage, prepared, run
 from tpcc.report import causes_grid, grid, harm_grid, objections, save_results, target_lines
-from tpcc.settings import CORE_CURVE, CYCLONE_CURVE, NO_VACUUM, TARGET, TARGET_CURVE, Budget, curve_settings, settings_with, with_nice
+from tpcc.settings import CORE_CURVE, CYCLONE_CURVE, NO_VACUUM, TARGET, TARGET_CURVE, Budget, curve_settings, usual_settings, with_nice
 from tpcc.transactions import MIX, pgbench_arguments
 
 SIZES = Sizes(warehouses=2, part=0.02, dead=0.2)
@@ -101,7 +101,7 @@ def test_aging_leaves_work_and_verbose_tells_of_it(cluster, tpcc):
 
 def test_rounds_are_summed_up_by_their_medians():
     """And each run with a target is compared with the one without VACUUM in its round."""
-    without, target = (next(s for s in settings_with(["3ms"], 99) if s.name == name) for name in (NO_VACUUM, TARGET))
+    without, target = (next(s for s in usual_settings() if s.name == name) for name in (NO_VACUUM, TARGET))
     experiment = Experiment(SIZES, Schedule(0, 10, 75, 5), clients=1, database_bytes=0, buffers="16MB")
     for slow, seconds, finished in ((1, 20, True), (2, 40, True), (30, 75, False)):
         experiment.runs.append(Run(without, 50, 100, 0, [(second, 2.0 * slow) for second in range(20)]))
@@ -118,15 +118,15 @@ def test_rounds_are_summed_up_by_their_medians():
 
 
 def test_each_setting_once_more_with_a_nice_value():
-    settings = with_nice(curve_settings([], [], 99), 19)
+    settings = with_nice(curve_settings([]), 19)
     assert [(setting.name, setting.nice, bool(setting.curve)) for setting in settings] == [
-        (name + more, nice, nice == 0) for name in ("core-no-delay", "cyclone-no-delay") for more, nice in (("", 0), ("-nice", 19))
+        (name + more, nice, nice == 0) for name in ("core-no-delay", "cyclone-no-delay", TARGET) for more, nice in (("", 0), ("-nice", 19))
     ]
 
 
 def test_where_the_harm_comes_from():
     """Medians of the runs: waits for a core a second, and the slow ones among those that met the VACUUM, near a table's end and else."""
-    setting = curve_settings([Budget(200, 2)], ["auto"], 99)[0]
+    setting = curve_settings([Budget(200, 2)])[0]
     experiment = Experiment(SIZES, Schedule(0, 10, 75, 5), clients=1, database_bytes=0, buffers="16MB")
     for waited in (0.1, 0.3, 0.2):
         before = [(number / 10, 1.0) for number in range(100)]
@@ -137,13 +137,13 @@ def test_where_the_harm_comes_from():
     # near an end are 30, of which 15 and one more are slow, and the last, which is; of the other 70 seven are
     [row] = causes_grid(experiment).rows
     assert row == [setting.title, "0", "200", "55%", "10%"]
-    experiment.runs = [Run(settings_with([], 95)[0], 12)]
+    experiment.runs = [Run(usual_settings()[0], 12)]
     assert causes_grid(experiment).rows[0][1:] == [""] * 4
 
 
 def test_a_curve_compares_each_run_with_its_own_time_before():
     """However slow the machine was in a round; what comes after VACUUM doesn't count."""
-    settings = curve_settings([Budget(200, 2), Budget(800, 2)], ["auto"], 99)
+    settings = curve_settings([Budget(200, 2), Budget(800, 2)])
     assert [setting.name for setting in settings] == [
         *("core-no-delay", "cyclone-no-delay", "core-200/2", "cyclone-200/2", "core-800/2", "cyclone-800/2", TARGET)
     ]
@@ -175,7 +175,7 @@ def test_a_run(prefix, tmp_path, monkeypatch):
     schedule = Schedule(rampup=0, before=1, cap=240, after=0.5)
     with prepared(prefix, CONFIG, SIZES, schedule=schedule, **common) as (original, experiment):
         experiment.rate = 20.0
-        for setting in curve_settings([], [], 99):
+        for setting in curve_settings([])[:2]:
             experiment.runs.append(run(original, experiment, setting, workers=None, base=None))
     for one in experiment.runs:
         assert one.vacuum.finished and one.failed == 0

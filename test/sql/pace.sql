@@ -2,7 +2,7 @@
 CREATE SCHEMA pace;
 SET search_path = pace;
 SET cyclone.enabled = on;
-SET cyclone.latency_target = 0;
+SET cyclone.latency_target = off;
 SET vacuum_cost_delay = 0;
 \getenv abs_srcdir PG_ABS_SRCDIR
 \set wait_for_snapshots :abs_srcdir '/include/wait_for_snapshots.sql'
@@ -11,18 +11,18 @@ CREATE TABLE t (id int PRIMARY KEY) WITH (autovacuum_enabled = off, vacuum_trunc
 INSERT INTO t SELECT generate_series(1, 10000);
 DELETE FROM t WHERE id % 2 = 0;
 CALL wait_for_snapshots();
-VACUUM (LATENCY_TARGET '20ms') t;
+VACUUM (LATENCY_TARGET auto) t;
 DELETE FROM t WHERE id % 3 = 0;
 CALL wait_for_snapshots();
-SET cyclone.latency_target = '1min';
+SET cyclone.latency_target = auto;
 VACUUM t;
-SET cyclone.latency_target = 0;
+SET cyclone.latency_target = off;
 DELETE FROM t WHERE id % 5 = 0;
 CALL wait_for_snapshots();
 SET vacuum_cost_delay = '1ms';
 VACUUM t;
 RESET vacuum_cost_delay;
-SELECT run_by, outcome, rows_removed, rows_remaining, index_scans, target_ms, slept_seconds IS NOT NULL AS could_sleep
+SELECT run_by, outcome, rows_removed, rows_remaining, index_scans, slept_seconds IS NOT NULL AS could_sleep
 FROM cyclone.history_details WHERE relid = 't'::regclass AND datname = current_database() ORDER BY id;
 SELECT count(*) FROM t;
 -- nobody is at work any more

@@ -3,11 +3,7 @@
  * pace_simulation.c
  *	  Servers that the law of the latency target is tried on, in simulation.
  *
- * One is a queue, whose statements take the longer the more of it is in use, and
- * a VACUUM uses it, too.  At full load they take twice as long as if there are few;
- * at full speed the VACUUM has a process at work all the time, and takes nearly all
- * that is left.  With noise they take longer now and shorter then, for a second or two,
- * for no reason.
+ * One has cores, for which others wait the longer the faster a VACUUM is.
  *
  * The other one is on a disk of 2004, with a load as slow as that: transactions in
  * the manner of TPC-C, which come by chance, and a VACUUM from the first minute on.
@@ -25,7 +21,7 @@
 #include "unit.h"
 
 /* ---------------------------------------------------------------------------
- * Samples, and steps
+ * Samples
  * ---------------------------------------------------------------------------
  */
 
@@ -155,122 +151,38 @@ samples_percentile(const Samples *samples, double start, double end, int kind, d
 	return ms;
 }
 
-/*
- * law_step
- *		Have the law take a step.
- *
- * Given are the milliseconds of what has ended since the last one, and of what has not
- * ended yet, and is not slow by nature; the input has the rest.
- */
-void
-law_step(Controller *controller, const double *ended, int nended,
-		 const double *running, int nrunning, ControllerInput input)
-{
-	double		late_ms = controller_late_ms(controller);
-
-	input.percent = 95;
-	input.elapsed = input.seconds = TICK_SECONDS;
-	input.ended = input.votes = nended;
-	input.some_run = nrunning > 0;
-	for (int i = 0; i < nended; i++)
-		input.late += ended[i] > late_ms;
-	if (nended == 0 && controller_misses_statements(controller))
-		for (int i = 0; i < nrunning; i++)
-			if (running[i] > late_ms)
-			{
-				input.votes++;
-				input.late++;
-			}
-	controller_step(controller, &input);
-}
-
 /* ---------------------------------------------------------------------------
- * The queue
+ * The cores
  * ---------------------------------------------------------------------------
  */
 
 static Controller controller_of_queue;
-static Samples latencies;
 static double speeds[10000];	/* by tick */
-
-/* mean_ms -- how long statements take in a tick; the weather goes on. */
-static double
-mean_ms(const Queue *queue, double load, double speed, double *weather)
-{
-	double		harm = queue->harm > 0 ? queue->harm : 0.48;
-	double		base_ms = queue->base_ms > 0 ? queue->base_ms : 5;
-	double		mean = base_ms / (1 - load / 2 - harm * speed);
-
-	if (queue->noise > 0)
-	{
-		double		stays = exp(-TICK_SECONDS / 1.5);
-
-		*weather = stays * *weather + normal(queue->noise * sqrt(1 - stays * stays));
-		mean *= exp(*weather);
-	}
-	return mean;
-}
 
 /* queue_run -- simulate one. */
 void
 queue_run(Queue queue)
 {
 	Controller *controller = &controller_of_queue;
-	double		weather = 0;
 
 	CHECK(queue.seconds / TICK_SECONDS <= lengthof(speeds));
 	begin_chance(queue.seed);
-	latencies.number = 0;
-	controller_init(controller, queue.target_ms);
+	controller_init(controller);
 	for (int tick = 0; tick < (int) (queue.seconds / TICK_SECONDS); tick++)
 	{
-		double		now = tick * TICK_SECONDS;
-		double		load = queue.load(now);
+		double		load = queue.load(tick * TICK_SECONDS);
 		double		speed = Min(controller_budget(controller), 1 - load / 2);
-		double		mean = mean_ms(&queue, load, speed, &weather);
-		int			number = (int) ((queue.per_second > 0 ? queue.per_second : 400) * load * TICK_SECONDS);
-		int			sample = Max(queue.sample, 1);
-		double	   *new = palloc((number * sample + 1) * sizeof(double));
-		int			nnew = 0;
-		ControllerInput input = {.awake = speed};
+		double		waited = (0.5 + queue.waits * speed) * (0.9 + 0.2 * unit_chance());
+		ControllerInput input = {
+			.seconds = TICK_SECONDS,.elapsed = TICK_SECONDS,.awake = speed,.looked = TICK_SECONDS,
+			.cores_are_unknown = queue.cores_are_unknown,
+			.others_ran = load * TICK_SECONDS * (queue.cores_are_unknown ? 1 + waited : 1),
+			.others_waited = queue.cores_are_unknown ? 0 : load * TICK_SECONDS * waited,
+		};
 
-		for (int i = 0; i < number; i++)
-		{
-			double		ms = exponential(mean);
-
-			samples_add(&latencies, now, ms, 1, 0);
-			if (sample > 1 && unit_chance() * sample >= 1)
-				continue;
-			for (int k = 0; k < sample; k++)
-				new[nnew++] = ms;
-		}
-		if (queue.target_ms == 0)
-		{
-			double		waited = (0.5 + queue.waits * speed) * (0.9 + 0.2 * unit_chance());
-
-			input.looked = TICK_SECONDS;
-			input.cores_are_unknown = queue.cores_are_unknown;
-			input.others_ran = load * TICK_SECONDS * (queue.cores_are_unknown ? 1 + waited : 1);
-			input.others_waited = queue.cores_are_unknown ? 0 : load * TICK_SECONDS * waited;
-		}
-		law_step(controller, new, nnew, NULL, 0, input);
-		pfree(new);
+		controller_step(controller, &input);
 		speeds[tick] = speed;
 	}
-}
-
-/* queue_controller -- its law's state. */
-Controller *
-queue_controller(void)
-{
-	return &controller_of_queue;
-}
-
-/* queue_percentile -- the 95th percentile of latency between two times, in ms. */
-double
-queue_percentile(double start, double end)
-{
-	return samples_percentile(&latencies, start, end, -1, 95);
 }
 
 /* queue_speed -- the mean speed between two times, 1 being all that the machine has. */
@@ -319,7 +231,6 @@ typedef struct Transaction
 	int			kind;
 	int			nstatements;	/* so far */
 	double		began;
-	double		statement_began;
 	int			reads_left;
 } Transaction;
 
@@ -336,7 +247,6 @@ typedef struct Event
 
 static Disk disk;
 static Controller controller;
-static Samples statements;
 static Samples transactions;
 static double now;
 static Event events[MOST_EVENTS];
@@ -349,8 +259,7 @@ static bool is_busy;
 static double queued;			/* seconds of writing that nobody waits for */
 static Transaction *running[MOST_EVENTS];	/* with a statement */
 static int	nrunning;
-static double ended[MOST_EVENTS];	/* since the last tick, in ms */
-static int	nended;
+static int	nended;				/* statements, since the last tick */
 static double pages;			/* that the VACUUM has done */
 static double awake_since;
 static double slept;			/* seconds */
@@ -453,22 +362,10 @@ arrive(Transaction *unused, int64 unused_too)
 	next_statement(transaction, 0);
 }
 
-/* add_ended -- the target is about something that has ended. */
-static void
-add_ended(double ms)
-{
-	if (disk.has_no_vacuum || now < VACUUM_BEGINS)
-		return;
-	CHECK(nended < MOST_EVENTS);
-	ended[nended++] = ms;
-}
-
 /* go_on -- a statement reads once more, or ends. */
 static void
 go_on(Transaction *transaction, int64 unused)
 {
-	double		ms = (now - transaction->statement_began) * 1000;
-
 	if (transaction->reads_left > 0)
 	{
 		transaction->reads_left--;
@@ -478,8 +375,8 @@ go_on(Transaction *transaction, int64 unused)
 	for (int i = 0; i < nrunning; i++)
 		if (running[i] == transaction)
 			running[i--] = running[--nrunning];
-	samples_add(&statements, now, ms, 1, 0);
-	add_ended(ms);
+	if (!disk.has_no_vacuum && now >= VACUUM_BEGINS)
+		nended++;
 	at(now + 0.001, next_statement, transaction, 0);
 }
 
@@ -497,7 +394,6 @@ next_statement(Transaction *transaction, int64 unused)
 		pfree(transaction);
 		return;
 	}
-	transaction->statement_began = now;
 	CHECK(nrunning < MOST_EVENTS);
 	running[nrunning++] = transaction;
 	if (unit_chance() < 0.5)
@@ -591,11 +487,10 @@ static void
 take_tick(Transaction *unused, int64 unused_too)
 {
 	double		before = controller_budget(&controller);
-	double		long_ms = Max(5000, 10 * controller.target_ms);
 	double		slept_now = slept + (is_asleep ? now - nap_began : 0);
-	double		ms[MOST_EVENTS];
-	int			nms = 0;
 	ControllerInput input = {
+		.seconds = TICK_SECONDS,
+		.elapsed = TICK_SECONDS,
 		.awake = Max(0, 1 - (slept_now - slept_before) / TICK_SECONDS),
 		.looked = TICK_SECONDS,
 		.others_ran = nended * STATEMENT_SECONDS,
@@ -603,14 +498,7 @@ take_tick(Transaction *unused, int64 unused_too)
 	};
 
 	at(now + TICK_SECONDS, take_tick, NULL, 0);
-	for (int i = 0; i < nrunning; i++)
-	{
-		double		begun = running[i]->statement_began;
-
-		if ((now - begun) * 1000 < long_ms)
-			ms[nms++] = (now - begun) * 1000;
-	}
-	law_step(&controller, ended, nended, ms, nms, input);
+	controller_step(&controller, &input);
 	nended = 0;
 	waited = 0;
 	slept_before = slept_now;
@@ -629,8 +517,8 @@ disk_run(Disk wanted)
 {
 	disk = wanted;
 	begin_chance(disk.seed);
-	controller_init(&controller, disk.target_ms);
-	statements.number = transactions.number = 0;
+	controller_init(&controller);
+	transactions.number = 0;
 	nevents = nwaiting = nrunning = nended = 0;
 	number = nap = 0;
 	now = queued = paid = waited = 0;
@@ -655,13 +543,6 @@ double
 disk_pages(void)
 {
 	return pages;
-}
-
-/* disk_statements_ms -- the 95th percentile of statements between two times. */
-double
-disk_statements_ms(double start, double end)
-{
-	return samples_percentile(&statements, start, end, -1, 95);
 }
 
 /* disk_orders_ms -- that of the transactions that are orders. */

@@ -18,7 +18,7 @@
 
 #define TICK_SECONDS	0.25
 
-/* Statements, or transactions of the disk's load */
+/* Transactions of the disk's load */
 typedef struct Sample
 {
 	double		end;			/* when it ended, in seconds */
@@ -37,26 +37,16 @@ typedef struct Samples
 /* A member that isn't set is 0, and then means what its comment says */
 typedef struct Queue
 {
-	double		target_ms;
-	double		(*load) (double now);	/* how busy statements keep it, 0 to 1 */
+	double		(*load) (double now);	/* how busy others keep a core, 0 to 1 */
 	double		seconds;
-	double		per_second;		/* statements at full load; 400 */
-	double		base_ms;		/* they take on average, if there are few; 5 */
-	double		harm;			/* how much a VACUUM takes of what is left at
-								 * full speed, beside its own; 0.48 */
-	double		noise;			/* standard deviation of the logarithm of what
-								 * they take */
 	double		waits;			/* how much longer others wait for a core at
 								 * full speed */
 	bool		cores_are_unknown;	/* is it not known for how long? */
-	int			sample;			/* by chance one in so many is counted, and as
-								 * so many; 1 */
 	uint64		seed;			/* 1 */
 } Queue;
 
 typedef struct Disk
 {
-	double		target_ms;
 	double		seconds;
 	bool		has_no_vacuum;
 	uint64		seed;			/* 1 */
@@ -66,17 +56,11 @@ extern void samples_add(Samples *samples, double end, double ms, double weight, 
 extern double samples_percentile(const Samples *samples, double start, double end,
 								 int kind, double percent);
 
-extern void law_step(Controller *controller, const double *ended, int nended,
-					 const double *running, int nrunning, ControllerInput input);
-
 extern void queue_run(Queue queue);
-extern Controller *queue_controller(void);
-extern double queue_percentile(double start, double end);
 extern double queue_speed(double start, double end);
 
 extern void disk_run(Disk disk);
 extern double disk_pages(void);
-extern double disk_statements_ms(double start, double end);
 extern double disk_orders_ms(double start, double end);
 
 #endif							/* CYCLONE_PACE_SIMULATION_H */

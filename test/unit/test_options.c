@@ -108,21 +108,6 @@ parse_int(const char *value, int *result, int flags, const char **hint)
 	return true;
 }
 
-/* parse_real -- a time. */
-bool
-parse_real(const char *value, double *result, int flags, const char **hint)
-{
-	static const char *const units[] = {"ms", "us", "s", "min", "h", "d", NULL};
-	static const double factors[] = {1, 0.001, 1000, 60000, 3600000, 86400000};
-
-	CHECK_EQ(flags, GUC_UNIT_MS);
-	if (number_with_unit(value, units, factors, result))
-		return true;
-	if (isdigit((unsigned char) value[0]))
-		*hint = "Valid units are ...";
-	return false;
-}
-
 /* node -- a value as the server's parser makes it. */
 static Node *
 node(char *text)
@@ -357,7 +342,7 @@ test_analyze_has_few_options(void)
 	static const char *const lists[] = {
 		"analyze", "disable_page_skipping", "freeze", "only_database_stats", "process_main",
 		"process_toast", "skip_database_stats", "full", "full inplace", "index_cleanup", "truncate",
-		"parallel 1", "latency_target 20",
+		"parallel 1", "latency_target auto",
 	};
 	VacuumOptions options;
 
@@ -379,25 +364,24 @@ test_analyze_has_few_options(void)
 	}
 }
 
-/* test_latency_targets -- any time, none, or one that is learned. */
+/* test_latency_targets -- auto, or none. */
 static void
 test_latency_targets(void)
 {
 	static const struct
 	{
 		const char *text;
-		double		target;
+		bool		is_auto;
 	}			lists[] = {
-		{"latency_target 20", 20}, {"latency_target '20ms'", 20}, {"latency_target '1.5 s'", 1500},
-		{"latency_target 0.1", 0.1}, {"latency_target '1d'", 86400000}, {"latency_target 0", 0},
-		{"latency_target AUTO", LATENCY_TARGET_AUTO}, {"latency_target 20, latency_target '0'", 0},
-		{"latency_target 20, full", 20},
+		{"latency_target auto", true}, {"latency_target 'AUTO'", true}, {"latency_target off", false},
+		{"latency_target 0", false}, {"latency_target auto, latency_target '0'", false},
+		{"latency_target auto, full", true},
 
 		/*
 		 * the server refuses these, and what comes after it is read all the
 		 * same
 		 */
-		{"nonsense, latency_target 20", 20}, {"latency_target 5, nonsense, latency_target 20", 20},
+		{"nonsense, latency_target auto", true}, {"latency_target off, nonsense, latency_target auto", true},
 	};
 	VacuumOptions options;
 	VacuumStmt	stmt;
@@ -408,7 +392,7 @@ test_latency_targets(void)
 		CHECK(vacuum_options_have_latency_target(&stmt));
 		vacuum_options_read_latency_target(&stmt, &options);
 		CHECK(options.has_latency_target);
-		CHECK_EQ(options.latency_target, lists[i].target);
+		CHECK_EQ(options.latency_target, lists[i].is_auto);
 		CHECK_EQ((options.params.options & VACOPT_FULL) != 0, strstr(lists[i].text, "full") != NULL);
 	}
 	stmt = statement("full inplace, parallel 2");
@@ -419,26 +403,18 @@ test_latency_targets(void)
 static void
 test_wrong_values_are_told_what_to_do(void)
 {
-	static const char *const a_time = "A latency target is a time, like \"20ms\", or 0 for none, or \"auto\".";
-	static const char *const limits = "A latency target is at least \"0.1ms\" and at most \"1d\".";
-	static const char *const needed = "A latency target is a time, like '20ms', or 0 for none, or 'auto'.";
-	static const char *const units = "Valid units are ...";
+	static const char *const values = "A latency target is \"auto\" or \"off\".";
 	const struct
 	{
 		const char *text;
 		const char *error;
 		const char *hint;
 	}			lists[] = {
-		{"latency_target off", "invalid value for LATENCY_TARGET: \"off\"", a_time},
-		{"latency_target on", "invalid value for LATENCY_TARGET: \"on\"", a_time},
-		{"latency_target", "LATENCY_TARGET requires a value", needed},
-		{"latency_target -5", "invalid value for LATENCY_TARGET: \"-5\"", a_time},
-		{"latency_target 'abc'", "invalid value for LATENCY_TARGET: \"abc\"", a_time},
-		{"latency_target '20kB'", "invalid value for LATENCY_TARGET: \"20kB\"", units},
-		{"latency_target '20MS'", "invalid value for LATENCY_TARGET: \"20MS\"", units},
-		{"latency_target '10d'", "invalid value for LATENCY_TARGET: \"10d\"", limits},
-		{"latency_target 0.00001", "invalid value for LATENCY_TARGET: \"0.00001\"", limits},
-		{"latency_target 20, only_database_stats", "VACUUM option LATENCY_TARGET cannot be used with ONLY_DATABASE_STATS", NULL},
+		{"latency_target on", "invalid value for LATENCY_TARGET: \"on\"", values},
+		{"latency_target", "LATENCY_TARGET requires a value", values},
+		{"latency_target 20", "invalid value for LATENCY_TARGET: \"20\"", values},
+		{"latency_target '20ms'", "invalid value for LATENCY_TARGET: \"20ms\"", values},
+		{"latency_target auto, only_database_stats", "VACUUM option LATENCY_TARGET cannot be used with ONLY_DATABASE_STATS", NULL},
 		{"full inplace, truncate off", "VACUUM option FULL INPLACE cannot be used with TRUNCATE false", "Leave TRUNCATE false out."},
 		{"full inplace, process_main off", "VACUUM option FULL INPLACE cannot be used with PROCESS_MAIN false", "Leave PROCESS_MAIN false out."},
 		{"full inplace, only_database_stats", "VACUUM option FULL INPLACE cannot be used with ONLY_DATABASE_STATS", "Leave ONLY_DATABASE_STATS out."},
@@ -485,7 +461,7 @@ test_faults_are_explained(void)
 	CHECK_TEXT(unit_error, "unrecognized VACUUM option \"latency\"");
 
 	/* only the engine has these */
-	CHECK_TEXT(explained("latency_target 20", false), "SET cyclone.enabled = on;");
+	CHECK_TEXT(explained("latency_target auto", false), "SET cyclone.enabled = on;");
 	CHECK_TEXT(unit_error, "VACUUM option LATENCY_TARGET is pg_cyclone's, which is off");
 	CHECK_TEXT(explained("full inplace", false), "SET cyclone.enabled = on;");
 	CHECK_TEXT(unit_error, "VACUUM option FULL INPLACE is pg_cyclone's, which is off");
@@ -493,7 +469,7 @@ test_faults_are_explained(void)
 	CHECK_TEXT(unit_error, "VACUUM option FULL REWRITE is pg_cyclone's, which is off");
 
 	/* nothing is wrong with these, or it is for the server to say */
-	(void) explained("full, full off, full inplace, full rewrite, full 2, latency_target 20, verbose, nonsense", true);
+	(void) explained("full, full off, full inplace, full rewrite, full 2, latency_target auto, verbose, nonsense", true);
 	CHECK_TEXT(unit_error, NULL);
 	CHECK_TEXT(unit_notice, NULL);
 	(void) explained("full, verbose, nonsense", false);
@@ -550,7 +526,7 @@ test_options_as_the_server_knows_them(void)
 		bool		have_full;
 	}			lists[] = {
 		{"", "", false, false},
-		{"verbose, latency_target 20, freeze", "verbose, freeze", false, false},
+		{"verbose, latency_target auto, freeze", "verbose, freeze", false, false},
 		{"full, verbose", "full, verbose", false, true},
 		{"full off", "full off", false, true},
 		{"full rewrite, verbose", "full, verbose", true, true},

@@ -33,30 +33,23 @@ static bool guard_holds = false;
 
 /* target_time -- of the only target. */
 Budget *
-target_time(LatencyTarget *target)
+target_time(void)
 {
 	return &of_target;
 }
 
 /* target_version -- it never changes. */
 uint32
-target_version(LatencyTarget *target)
+target_version(void)
 {
 	return 0;
 }
 
 /* target_state -- all that anybody asks here. */
 void
-target_state(LatencyTarget *target, TargetState *state)
+target_state(bool has_target, TargetState *state)
 {
-	state->unrested = my_pace.budget;
-}
-
-/* target_budget -- nor for that. */
-double
-target_budget(LatencyTarget *target)
-{
-	return my_pace.budget;
+	state->budget = state->unrested = my_pace.budget;
 }
 
 /* parking_set_bound -- there is no team. */
@@ -126,10 +119,10 @@ begin(double budget)
 	budget_init(&shared.time);
 	budget_init(&of_target);
 	my_pace.shared = &shared;
-	my_pace.settings.latency_target = LATENCY_TARGET_AUTO;
+	my_pace.settings.has_target = true;
 	my_pace.settings.cost_limit = vacuum_cost_limit = 200;
 	my_pace.settings.page_miss = VacuumCostPageMiss = 2;
-	my_pace.target = (LatencyTarget *) &of_target;
+	my_pace.has_target = true;
 	my_pace.rate = INFINITY;
 	my_pace.budget = budget;
 	my_pace.in_server_code = true;
@@ -262,7 +255,7 @@ test_a_guard_holds_it(void)
 static void
 test_no_sleep_is_long(void)
 {
-	begin(LEAST_BUDGET / LEAP);
+	begin(LEAST_BUDGET / 4);	/* as in rests */
 
 	/* of which 0.1 s is paid for: 20 s */
 	my_pace.awake_since = now_ns() - NS_PER_S;
@@ -328,7 +321,6 @@ test_each_look_goes_by_what_is_in_force(void)
 	begin(0.1);
 	shared.settings = my_pace.settings;
 	shared.least = LEAST_BUDGET;
-	shared.target = my_pace.target;
 	pg_atomic_write_u32(&shared.version, 7);
 	vacuum_cost_delay = 5;
 	VacuumCostBalance = ONCE;
@@ -341,16 +333,16 @@ test_each_look_goes_by_what_is_in_force(void)
 	/* the target goes, and comes back while nothing was counted */
 	my_pace.at_work = true;
 	pg_atomic_write_u32(&of_target.at_work, 1);
-	shared.target = NULL;
+	shared.settings.has_target = false;
 	pg_atomic_write_u32(&shared.version, 8);
 	look();
-	CHECK(my_pace.target == NULL);
+	CHECK(!my_pace.has_target);
 	CHECK_EQ(pg_atomic_read_u32(&of_target.at_work), 0);
-	shared.target = (LatencyTarget *) &of_target;
+	shared.settings.has_target = true;
 	pg_atomic_write_u32(&shared.version, 9);
 	VacuumCostActive = false;
 	process_take_budget();
-	CHECK(my_pace.target == shared.target);
+	CHECK(my_pace.has_target);
 	CHECK(VacuumCostActive);
 	CHECK_EQ(pg_atomic_read_u32(&of_target.at_work), 1);
 	CHECK(my_pace.awake_since <= now_ns());
@@ -363,7 +355,7 @@ test_each_look_goes_by_what_is_in_force(void)
 	CHECK_EQ(vacuum_cost_delay, 0);
 
 	begin(INFINITY);
-	my_pace.settings.latency_target = 0;
+	my_pace.settings.has_target = false;
 	vacuum_cost_delay = 5;
 	look();
 	CHECK(!VacuumCostActive);

@@ -1,9 +1,9 @@
 /*-------------------------------------------------------------------------
  *
  * test_target.c
- *	  Who has a latency target, and what it shows: pace/target.c.
+ *	  Who has the latency target, and what it shows: pace/target.c.
  *
- * test_target.py tests it in a server.
+ * test_pace.py tests it in a server.
  *
  * Portions Copyright (c) 2026, the pg_cyclone developers
  *
@@ -18,16 +18,10 @@
 #include "pace/target.c"
 #include "unit.h"
 
-int			MaxBackends = 3;
-
 static LWLockPadded only_lock;
 static bool is_locked = false;
-static LatencyTarget *ticked = NULL;	/* by a worker that outlives its
-										 * leader */
 static int	nwaits = 0;			/* for its tick */
 static void *made = NULL;		/* by another process, for all */
-static int	nstatements = 0;	/* of 2 ms, since the last look */
-static double counted_late_ms = 0;	/* from when on running ones are late */
 
 /* LWLockAcquire -- nobody else has it. */
 bool
@@ -64,13 +58,6 @@ RequestNamedLWLockTranche(const char *name, int number)
 {
 }
 
-/* mul_size -- no size here is large. */
-Size
-mul_size(Size one, Size other)
-{
-	return one * other;
-}
-
 /* ShmemInitStruct -- memory that isn't shared, or what another process has made. */
 void *
 ShmemInitStruct(const char *name, Size size, bool *found)
@@ -94,47 +81,12 @@ uint32	   *my_wait_event_info = &wait_event;
 void
 pg_usleep(long microseconds)
 {
-	CHECK(ticked != NULL && ++nwaits == 1);
-	ticked->controller.budget = 12345;
-	budget_end_tick(&ticked->time);
+	CHECK(++nwaits == 1);
+	target->controller.budget = 12345;
+	budget_end_tick(&target->time);
 }
 
-/* latency_read -- see nstatements; they are all in one bucket. */
-void
-latency_read(uint32 *counts)
-{
-	static uint32 so_far = 0;
-
-	so_far += nstatements;
-	nstatements = 0;
-	memset(counts, 0, LATENCY_BUCKETS * sizeof(uint32));
-	counts[100] = so_far;
-}
-
-/* latency_count_running -- none runs; but see who is asked for. */
-int
-latency_count_running(double late_ms, double long_ms, uint32 *counts, int *nrunning)
-{
-	counted_late_ms = late_ms;
-	*nrunning = 0;
-	return 0;
-}
-
-/* latency_count_above -- none is late. */
-double
-latency_count_above(const uint32 *counts, double ms)
-{
-	return 0;
-}
-
-/* latency_percentile -- the number of statements, so that the test sees of how many it is. */
-double
-latency_percentile(const uint32 *counts, double percent)
-{
-	return counts[100];
-}
-
-/* begin -- no target is used, nor has been. */
+/* begin -- no VACUUM has the target, nor had it. */
 static void
 begin(void)
 {
@@ -142,164 +94,94 @@ begin(void)
 	nwaits = 0;
 }
 
-/* join -- a VACUUM has this target now. */
-static LatencyTarget *
-join(double ms, double percentile, LatencyTarget *before)
-{
-	PaceSettings settings = {.latency_target = ms,.latency_percentile = percentile};
-
-	return target_join(&settings, before);
-}
-
 /*
- * test_no_target_changes_during_a_tick
- *		A worker ticks the target that its cancelled leader has left.  Whoever makes another
- *		one of it, or has it again, waits for the end of that, or the tick would go on with
- *		halves of both.
+ * test_nobody_joins_during_a_tick
+ *		A worker ticks the target that its cancelled leader has left.  Who has it again waits
+ *		for the end of that, or the tick would go on with halves of both.
  */
 static void
-test_no_target_changes_during_a_tick(void)
+test_nobody_joins_during_a_tick(void)
 {
-	for (int is_again = 0; is_again < 2; is_again++)
-	{
-		BudgetUse	use;
-		LatencyTarget *now;
-
-		unit_case("%s", is_again ? "has it again" : "another one");
-		begin();
-		/* all places are used, so that there is no other */
-		for (int i = 0; i < MaxBackends; i++)
-			(void) join(100 + i, 95, NULL);
-		ticked = join(20, 95, NULL);
-		target_leave(ticked);
-		ticked->left_at -= 2 * NS_PER_S;
-		CHECK(budget_begin_tick(&ticked->time, now_ns() + NS_A_TICK, &use));
-		now = join(is_again ? 20 : 30, 95, NULL);
-		CHECK(now == ticked);
-		CHECK_EQ(nwaits, 1);
-		CHECK_EQ(target_budget(now), FIRST_BUDGET);
-		/* others tick again */
-		CHECK(budget_begin_tick(&now->time, now_ns() + 2 * NS_A_TICK, &use));
-		budget_end_tick(&now->time);
-	}
-}
-
-/*
- * test_a_target_is_kept_for_a_while
- *		For the next VACUUM, which has the same place; not for one whose percentile is another.
- */
-static void
-test_a_target_is_kept_for_a_while(void)
-{
-	LatencyTarget *target;
+	BudgetUse	use;
+	TargetState state;
 
 	begin();
-	target = join(20, 95, NULL);
-	target_leave(target);
-	CHECK(join(20, 99, NULL) != target);
-	CHECK(join(20, 95, NULL) == target);
-	CHECK(join(20, 95, NULL) == target);
-	CHECK(join(20, 99, target) != target);
-	CHECK_EQ(target->vacuums, 1);
-	target_leave(target);
-	target->left_at -= 59 * (uint64) NS_PER_S;
-	CHECK(join(20, 95, NULL) == target);
-	target_leave(target);
-	target->left_at -= KEPT_NS;
-	CHECK(join(20, 95, NULL) != target);
+	target_join();
+	target_leave();
+	target->left_at -= 2 * NS_PER_S;
+	CHECK(budget_begin_tick(&target->time, now_ns() + NS_A_TICK, &use));
+	target_join();
+	CHECK_EQ(nwaits, 1);
+	target_state(true, &state);
+	CHECK_EQ(state.budget, FIRST_BUDGET);
+	CHECK_EQ(state.vacuums, 1);
+	/* others tick again */
+	CHECK(budget_begin_tick(&target->time, now_ns() + 2 * NS_A_TICK, &use));
+	budget_end_tick(&target->time);
+	target_state(false, &state);
+	CHECK(isinf(state.budget) && isinf(state.unrested));
+	CHECK_EQ(state.vacuums, 0);
 }
 
 /*
- * test_enough_statements_are_shown
- *		A percentile is of so many that one at least is beyond it; the more there are,
- *		the fewer ticks it is of.
+ * test_what_was_learned_is_kept_for_a_while
+ *		At once for all of it, then for what rests have taught, and in the end for nothing.
  */
 static void
-test_enough_statements_are_shown(void)
+test_what_was_learned_is_kept_for_a_while(void)
 {
-	static const struct
-	{
-		double		percentile;
-		int			a_tick;
-		double		shown;		/* of how many, after the first ticks */
-	}			cases[] = {
-		{95, 19, 38}, {95, 20, 20}, {95, 1000, 1000}, {99.9, 400, 1200}, {50, 2, 2}
-	};
+	begin();
+	target_join();
+	target->controller.budget = target->controller.in_force = 0.5;
+	target->controller.nrests = 7;
+	target_join();
+	target_leave();
+	target_leave();
+	target_join();
+	CHECK_EQ(target->controller.budget, 0.5);
+	target_leave();
+	target->left_at -= 59 * (uint64) NS_PER_S;
+	target_join();
+	CHECK_EQ(target->controller.budget, FIRST_BUDGET);
+	CHECK_EQ(target->controller.nrests, 7);
+	target_leave();
+	target->left_at -= 80 * (uint64) NS_PER_S;
+	target_join();
+	CHECK_EQ(target->controller.nrests, 0);
+}
 
-	for (int i = 0; i < lengthof(cases); i++)
-	{
-		LatencyTarget *target;
-		TargetState state;
-		uint64		now = now_ns();
+/* test_the_law_hears_of_what_was_looked_at -- and of nothing else. */
+static void
+test_the_law_hears_of_what_was_looked_at(void)
+{
+	uint64		now = now_ns();
+	NeighboursTimes times = {.looked = NS_PER_S / 5,.ran = NS_PER_S / 10};
 
-		unit_case("percentile %g, %d a tick", cases[i].percentile, cases[i].a_tick);
-		begin();
-		target = join(20, cases[i].percentile, NULL);
-		for (int tick = 0; tick < 100; tick++)
-		{
-			now += NS_A_TICK;
-			nstatements = cases[i].a_tick;
-			target_tick_if_due(target, now);
-			target_state(target, &state);
-			if (!isnan(state.latency_ms))
-				break;
-		}
-		CHECK_EQ(state.latency_ms, cases[i].shown);
-		CHECK_EQ(state.vacuums, 1);
-		/* after a gap it begins anew, and the law hears of nothing */
-		nstatements = 1;
-		target->controller.load = 7;
-		target_tick_if_due(target, now + 10 * (uint64) NS_PER_S);
-		CHECK_EQ(target->controller.load, 7);
-		CHECK_EQ(target->window[100], 0);
-		CHECK(isinf(target_budget(NULL)));
-	}
+	begin();
+	target_join();
+	target_tick_if_due(now + 2 * NS_A_TICK);
+	CHECK_EQ(target->controller.load_for, 0);
+	target_note_others(&times);
+	target_note_others(&times);
+	target_tick_if_due(now + 3 * NS_A_TICK + NS_PER_MS);
+	CHECK(target->controller.load > 0);
+	CHECK_BETWEEN(0.24, target->controller.load_for, 0.27);
 }
 
 /*
- * test_other_processes_find_the_targets
+ * test_other_processes_find_it
  *		That one process has made.
  */
 static void
-test_other_processes_find_the_targets(void)
+test_other_processes_find_it(void)
 {
-	LatencyTarget *target;
-
 	begin();
-	target = join(20, 95, NULL);
-	made = targets;
+	target_join();
+	made = target;
 	target_shmem_init();
 	made = NULL;
-	CHECK(join(20, 95, NULL) == target);
+	target_join();
 	CHECK_EQ(target->vacuums, 2);
-}
-
-/*
- * test_a_silence_is_no_idleness
- *		If none ends for long, those that run and are late are counted, at the time from which
- *		on they are.
- */
-static void
-test_a_silence_is_no_idleness(void)
-{
-	LatencyTarget *target;
-	uint64		now;
-
-	begin();
-	target = join(20, 95, NULL);
-	now = now_ns();
-	for (int tick = 0; tick < 40; tick++)
-	{
-		now += NS_A_TICK;
-		nstatements = tick < 8 ? 100 : 0;
-		counted_late_ms = 0;
-		target_tick_if_due(target, now);
-		if (tick < 8)
-			CHECK(isinf(counted_late_ms));
-		if (tick >= 16)
-			CHECK(!isinf(counted_late_ms));
-	}
-	CHECK_EQ(counted_late_ms, controller_late_ms(&target->controller));
 }
 
 /*
@@ -331,11 +213,10 @@ test_what_is_owed_changes_with_the_budget(void)
 int
 main(void)
 {
-	UNIT_RUN(test_no_target_changes_during_a_tick);
-	UNIT_RUN(test_a_target_is_kept_for_a_while);
-	UNIT_RUN(test_enough_statements_are_shown);
-	UNIT_RUN(test_other_processes_find_the_targets);
-	UNIT_RUN(test_a_silence_is_no_idleness);
+	UNIT_RUN(test_nobody_joins_during_a_tick);
+	UNIT_RUN(test_what_was_learned_is_kept_for_a_while);
+	UNIT_RUN(test_the_law_hears_of_what_was_looked_at);
+	UNIT_RUN(test_other_processes_find_it);
 	UNIT_RUN(test_what_is_owed_changes_with_the_budget);
 	return unit_end();
 }

@@ -7,7 +7,8 @@
  * and runs it by itself (test_hooks.run), as libraries do that distribute
  * tables; a table access method whose routines are a copy of heap's, as
  * made by libraries that change a few of them; names of wait events;
- * callbacks for the end of a process; and a system call with a page locked.
+ * callbacks for the end of a process; a system call with a page locked; and
+ * which hooks there are.
  *
  * Portions Copyright (c) 2026, the pg_cyclone developers
  *
@@ -22,8 +23,11 @@
 #include "access/tableam.h"
 #include "commands/defrem.h"
 #include "commands/vacuum.h"
+#include "executor/executor.h"
 #include "fmgr.h"
 #include "nodes/parsenodes.h"
+#include "optimizer/planner.h"
+#include "parser/analyze.h"
 #include "parser/parse_node.h"
 #include "storage/bufmgr.h"
 #include "storage/fd.h"
@@ -40,6 +44,7 @@ PG_FUNCTION_INFO_V1(heap_address);
 PG_FUNCTION_INFO_V1(name_wait_event);
 PG_FUNCTION_INFO_V1(use_exit_callbacks);
 PG_FUNCTION_INFO_V1(drop_with_lock);
+PG_FUNCTION_INFO_V1(statement_hooks);
 
 void		_PG_init(void);
 
@@ -155,4 +160,30 @@ drop_with_lock(PG_FUNCTION_ARGS)
 	close(fd);
 	relation_close(rel, AccessShareLock);
 	PG_RETURN_VOID();
+}
+
+/* statement_hooks -- the hooks that are set of those that queries and changes of rows come by. */
+Datum
+statement_hooks(PG_FUNCTION_ARGS)
+{
+	const struct
+	{
+		const char *name;
+		bool		is_set;
+	}			hooks[] = {
+		{"post_parse_analyze", post_parse_analyze_hook != NULL},
+		{"planner", planner_hook != NULL},
+		{"ExecutorStart", ExecutorStart_hook != NULL},
+		{"ExecutorRun", ExecutorRun_hook != NULL},
+		{"ExecutorFinish", ExecutorFinish_hook != NULL},
+		{"ExecutorEnd", ExecutorEnd_hook != NULL},
+		{"ExecutorCheckPerms", ExecutorCheckPerms_hook != NULL},
+	};
+	StringInfoData names;
+
+	initStringInfo(&names);
+	for (int i = 0; i < lengthof(hooks); i++)
+		if (hooks[i].is_set)
+			appendStringInfo(&names, "%s%s", names.len > 0 ? " " : "", hooks[i].name);
+	PG_RETURN_TEXT_P(cstring_to_text(names.data));
 }
