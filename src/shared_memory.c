@@ -19,6 +19,7 @@
 #include "storage/lwlock.h"
 #include "storage/shmem.h"
 
+#include "audit_mark.h"
 #include "autovacuum/table_log.h"
 #include "command/utility_hook.h"
 #include "compaction/compaction.h"
@@ -44,6 +45,7 @@ typedef struct SharedPart
 } SharedPart;
 
 static const SharedPart parts[] = {
+	{audit_mark_shmem_request, audit_mark_shmem_init, NULL},
 	{progress_shmem_request, progress_shmem_init, NULL},
 	{history_rows_shmem_request, history_rows_shmem_init, history_rows_load},
 	{neighbours_shmem_request, neighbours_shmem_init, NULL},

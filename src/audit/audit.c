@@ -32,12 +32,11 @@
  * for as long as it takes to copy a page.  Nothing is audited in a critical section:
  * plans are before it begins, results when it has ended and is logged.
  *
- * Failure.  The process releases the page's lock and writes a report to a file.  An
- * error ends the VACUUM.  The leader raises that of a worker again, as any other.  An
- * audit comes before the second pass, so no item is unused, and nothing is lost
- * whatever else is wrong.  The error is marked (AUDIT_MARK), as only this mark leaves
- * the table to the server (table_log.c).  If the page is damaged, that is reported
- * first (page_check.c).
+ * Failure.  The process releases the page's lock, sets a mark (audit_mark.c), by which
+ * the table is left to the server (table_log.c), and writes a report to a file.  An error
+ * ends the VACUUM.  The leader raises that of a worker again.  An audit comes before the
+ * second pass, so no item is unused, and nothing is lost whatever else is wrong.  If the
+ * page is damaged, that is reported first (page_check.c).
  *
  * Portions Copyright (c) 2026, the pg_cyclone developers
  *
@@ -74,7 +73,6 @@ audit_begin(TableVacuum *vacuum)
 	vacuum->counters.audited_relfrozenxid = vacuum->shared->cutoffs.OldestXmin;
 	vacuum->counters.audited_relminmxid = vacuum->shared->cutoffs.OldestMxact;
 	vacuum->audit_context = CurrentMemoryContext;
-	audit_prepare();
 	if (cyclone_audit <= 0 || vacuum->dead_tids == NULL)
 		return;
 	vacuum->audit_notes = palloc_object(struct AuditNotes);

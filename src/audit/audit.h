@@ -43,15 +43,12 @@ typedef struct AuditPlace
 
 /*
  * If verdicts differ these routines release the lock on the page, and raise an error.
- * None of these is called in a critical section.  audit_prepare comes first, in each
- * process.
+ * None of these is called in a critical section.
  */
 
-/* audit_report.c; audit_has_failed: where an error is caught */
-extern void audit_prepare(void);
+/* audit_report.c */
 extern void audit_raise(const AuditPlace *place, const char *command, const char *state,
 						const char *engine, const char *audit);
-extern bool audit_has_failed(void);
 
 /* audit.c */
 extern void audit_begin(TableVacuum *vacuum);

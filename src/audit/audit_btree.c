@@ -64,7 +64,6 @@ audit_new_btree(Relation index, Relation table, const char *command)
 	Assert(index->rd_index->indrelid == RelationGetRelid(table));
 	if (index->rd_rel->relam != BTREE_AM_OID || cyclone_audit <= 0)
 		return 0;
-	audit_prepare();
 	strategy = GetAccessStrategy(BAS_BULKREAD);
 	audit = palloc0_object(BtreeAudit);
 	audit->index = index;

@@ -1,10 +1,10 @@
 /*-------------------------------------------------------------------------
  *
  * audit_report.c
- *	  The results of an audit that fails: an error, and a file about it.
+ *	  What follows when an audit fails: the mark, a report in a file, an error.
  *
- * audit.c has what is audited in VACUUM, audit_rewrite.c in VACUUM (FULL), and
- * audit_moves.c where rows are moved.
+ * A report is kept for the first failure in each relation, and for the first MOST_REPORTS
+ * relations.  Later failures are in the log and in the history.
  *
  * Portions Copyright (c) 2026, the pg_cyclone developers
  *
@@ -15,45 +15,24 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "access/htup_details.h"
-#include "access/itup.h"
-#include "catalog/catalog.h"
-#include "catalog/pg_class.h"
 #include "miscadmin.h"
 #include "storage/bufmgr.h"
 #include "storage/fd.h"
-#include "utils/memutils.h"
 #include "utils/timestamp.h"
 
 #include "audit/audit.h"
+#include "audit_mark.h"
 #include "own_files.h"
 
-
-/* The folder has at most this many reports: a new one may take the place of the oldest. */
-#define MOST_REPORTS	100
+/* The folder has at most this many reports, of some 20 kB each. */
+#define MOST_REPORTS	20
 #define REPORT_PREFIX	"audit-"
-
-/* for a copy of an error */
-static MemoryContext error_context = NULL;
 
 static bool write_report(const AuditPlace *place, Page page, const char *state,
 						 const char *engine, const char *audit, char *path);
-static bool fill_file(const char *path, const AuditPlace *place, Page page, const char *state,
-					  const char *engine, const char *audit);
-static void make_room(const char *path);
-static void write_header(FILE * file, Page page);
-static void write_items(FILE * file, Page page, bool is_index);
-static void write_image(FILE * file, Page page);
-
-/* audit_prepare -- before anything is audited in this process, or in one of its team. */
-void
-audit_prepare(void)
-{
-	Assert(CritSectionCount == 0);
-	if (error_context == NULL)
-		error_context = AllocSetContextCreate(TopMemoryContext, "pg_cyclone audit",
-											  ALLOCSET_DEFAULT_SIZES);
-}
+static bool has_room_for_report(const char *path);
+static bool fill_report(const char *path, const AuditPlace *place, Page page, const char *state,
+						const char *engine, const char *audit);
 
 /*
  * audit_raise
@@ -74,8 +53,8 @@ audit_raise(const AuditPlace *place, const char *command, const char *state,
 	bool		is_written;
 
 	Assert(CritSectionCount == 0);
-	Assert(place->rel != NULL);
 	Assert(!BufferIsValid(place->buffer) || compat_is_locked(place->buffer));
+	audit_mark_set();
 	if (BufferIsValid(place->buffer))
 	{
 		page = (Page) copy.data;
@@ -96,35 +75,13 @@ audit_raise(const AuditPlace *place, const char *command, const char *state,
 			 is_written ?
 			 errhint("The table is left to PostgreSQL's own VACUUM. Please send a report to the developers; \"%s\" in the data directory has one, with the rows of that page.",
 					 path) :
-			 errhint("The table is left to PostgreSQL's own VACUUM. The report for the developers could not be written: the log says why. Please send them this message."),
-			 err_generic_string(PG_DIAG_CONSTRAINT_NAME, AUDIT_MARK)));
-}
-
-/*
- * audit_has_failed
- *		Is the error that is being handled one of an audit's, in this process or a
- *		worker?
- */
-bool
-audit_has_failed(void)
-{
-	MemoryContext old;
-	ErrorData  *error;
-	bool		is_audits;
-
-	if (geterrcode() != ERRCODE_DATA_CORRUPTED || error_context == NULL)
-		return false;
-	old = MemoryContextSwitchTo(error_context);
-	error = CopyErrorData();
-	is_audits = error->constraint_name != NULL && strcmp(error->constraint_name, AUDIT_MARK) == 0;
-	MemoryContextSwitchTo(old);
-	MemoryContextReset(error_context);
-	return is_audits;
+			 errhint("The table is left to PostgreSQL's own VACUUM. No report was written to a file: an earlier one of this relation is kept, or there are %d, or the log says why. Please send the developers this message.",
+					 MOST_REPORTS)));
 }
 
 /*
  * write_report
- *		Write a report to a file.  Each relation has one file, with the latest report.
+ *		Write a report to a file, whose path is returned, unless there are enough.
  *
  * If that isn't possible the log says so, and false is returned; the error itself is more
  * important.
@@ -140,28 +97,41 @@ write_report(const AuditPlace *place, Page page, const char *state,
 			 RelationGetRelid(place->rel));
 	snprintf(new_path, MAXPGPATH, "%s.%d", path, MyProcPid);
 	(void) MakePGDirectory(OWN_FOLDER);
-	if (!fill_file(new_path, place, page, state, engine, audit))
-	{
+	if (!has_room_for_report(path))
+		return false;
+	if (!fill_report(new_path, place, page, state, engine, audit))
 		ereport(LOG,
 				(errcode_for_file_access(),
 				 errmsg("could not write file \"%s\": %m", new_path)));
-		(void) unlink(new_path);
-		return false;
-	}
-	make_room(path);
-	if (durable_rename(new_path, path, LOG) == 0)
+	else if (durable_rename(new_path, path, LOG) == 0)
 		return true;
 	(void) unlink(new_path);
 	return false;
 }
 
-/* fill_file -- write a report to a new file; false, and errno, if that isn't possible. */
+/* has_room_for_report -- is there neither a report at this path, nor as many as there may be? */
 static bool
-fill_file(const char *path, const AuditPlace *place, Page page, const char *state,
-		  const char *engine, const char *audit)
+has_room_for_report(const char *path)
+{
+	DIR		   *dir = AllocateDir(OWN_FOLDER);
+	int			nreports = 0;
+	struct dirent *entry;
+
+	/* ReadDir would raise an error */
+	while (dir != NULL && (entry = ReadDirExtended(dir, OWN_FOLDER, LOG)) != NULL)
+		nreports += strncmp(entry->d_name, REPORT_PREFIX, strlen(REPORT_PREFIX)) == 0;
+	if (dir != NULL)
+		FreeDir(dir);
+	return nreports < MOST_REPORTS && access(path, F_OK) != 0;
+}
+
+/* fill_report -- write a report to a new file; false, and errno, if that isn't possible. */
+static bool
+fill_report(const char *path, const AuditPlace *place, Page page, const char *state,
+			const char *engine, const char *audit)
 {
 	FILE	   *file = AllocateFile(path, PG_BINARY_W);
-	bool		is_index = place->rel->rd_rel->relkind == RELKIND_INDEX;
+	const unsigned char *bytes = (const unsigned char *) page;
 	bool		is_written;
 	int			saved_errno;
 
@@ -174,107 +144,12 @@ fill_file(const char *path, const AuditPlace *place, Page page, const char *stat
 			RelationGetRelationName(place->rel), place->rel->rd_locator.relNumber,
 			place->blkno, place->off);
 	fprintf(file, "pg_cyclone's verdict: %s\naudit's verdict: %s\n%s\n", engine, audit, state);
-	if (page != NULL)
-	{
-		write_header(file, page);
-		write_items(file, page, is_index);
-		write_image(file, page);
-	}
+	for (int i = 0; page != NULL && i < BLCKSZ; i++)
+		fprintf(file, i % 32 == 31 ? "%02x\n" : "%02x", bytes[i]);
 	is_written = fflush(file) == 0 && !ferror(file);
 	saved_errno = errno;
 	if (FreeFile(file) != 0)
 		return false;
 	errno = saved_errno;
 	return is_written;
-}
-
-/*
- * make_room
- *		Before a report goes to this path: if there are as many others as there may be,
- *		remove the oldest one.  Other files are left alone.
- */
-static void
-make_room(const char *path)
-{
-	DIR		   *dir = AllocateDir(OWN_FOLDER);
-	char		oldest[MAXPGPATH] = "";
-	time_t		oldest_time = 0;
-	int			nothers = 0;
-	struct dirent *entry;
-
-	if (dir == NULL)
-		return;
-	while ((entry = ReadDirExtended(dir, OWN_FOLDER, LOG)) != NULL)
-	{
-		char		other[MAXPGPATH];
-		struct stat state;
-		unsigned int database;
-		unsigned int relation;
-		int			length = 0;
-
-		snprintf(other, sizeof(other), "%s/%s", OWN_FOLDER, entry->d_name);
-		if (sscanf(entry->d_name, REPORT_PREFIX "%u-%u.txt%n", &database, &relation, &length) != 2 ||
-			length != strlen(entry->d_name) || strcmp(other, path) == 0 ||
-			lstat(other, &state) != 0 || !S_ISREG(state.st_mode))
-			continue;
-		nothers++;
-		if (oldest[0] == '\0' || state.st_mtime < oldest_time)
-		{
-			oldest_time = state.st_mtime;
-			strlcpy(oldest, other, sizeof(oldest));
-		}
-	}
-	FreeDir(dir);
-	if (nothers >= MOST_REPORTS)
-		(void) unlink(oldest);
-}
-
-/* write_header -- the header of a page. */
-static void
-write_header(FILE * file, Page page)
-{
-	PageHeader	header = (PageHeader) page;
-
-	fprintf(file, "page: LSN %X/%X, checksum %u, flags %04X, lower %u, upper %u, special %u, size and version %04X, prune XID %u\n",
-			LSN_FORMAT_ARGS(PageGetLSN(page)), header->pd_checksum, header->pd_flags,
-			header->pd_lower, header->pd_upper, header->pd_special,
-			header->pd_pagesize_version, header->pd_prune_xid);
-}
-
-/* write_items -- the items of a page, and the headers of its rows or the TIDs of its entries. */
-static void
-write_items(FILE * file, Page page, bool is_index)
-{
-	OffsetNumber maxoff = PageIsNew(page) ? 0 : PageGetMaxOffsetNumber(page);
-
-	for (OffsetNumber off = FirstOffsetNumber; off <= Min(maxoff, MaxIndexTuplesPerPage); off++)
-	{
-		ItemId		item = PageGetItemId(page, off);
-		char	   *tuple = (char *) page + ItemIdGetOffset(item);
-		HeapTupleHeader row = (HeapTupleHeader) tuple;
-		ItemPointer tid = &((IndexTuple) tuple)->t_tid;
-
-		fprintf(file, "item %u: flags %u, offset %u, length %u", off, ItemIdGetFlags(item),
-				ItemIdGetOffset(item), ItemIdGetLength(item));
-		if (is_index && ItemIdHasStorage(item) && ItemIdGetOffset(item) + sizeof(ItemPointerData) <= BLCKSZ)
-			fprintf(file, ", TID (%u,%u)", ItemPointerGetBlockNumberNoCheck(tid),
-					ItemPointerGetOffsetNumberNoCheck(tid));
-		else if (!is_index && ItemIdIsNormal(item) && ItemIdGetOffset(item) + SizeofHeapTupleHeader <= BLCKSZ)
-			fprintf(file, ", xmin %u, xmax %u, infomask %04X, infomask2 %04X, ctid (%u,%u)",
-					HeapTupleHeaderGetRawXmin(row), HeapTupleHeaderGetRawXmax(row),
-					row->t_infomask, row->t_infomask2,
-					ItemPointerGetBlockNumberNoCheck(&row->t_ctid),
-					ItemPointerGetOffsetNumberNoCheck(&row->t_ctid));
-		fputc('\n', file);
-	}
-}
-
-/* write_image -- the whole page, in hexadecimal digits. */
-static void
-write_image(FILE * file, Page page)
-{
-	const unsigned char *bytes = (const unsigned char *) page;
-
-	for (int i = 0; i < BLCKSZ; i++)
-		fprintf(file, i % 32 == 31 ? "%02x\n" : "%02x", bytes[i]);
 }

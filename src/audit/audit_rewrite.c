@@ -72,7 +72,6 @@ prepare(TableRewrite *rewrite)
 {
 	if (rewrite->audit != NULL)
 		return;
-	audit_prepare();
 	rewrite->audit = MemoryContextAlloc(TopTransactionContext, sizeof(struct RewriteAudit));
 	rewrite->audit->context = AllocSetContextCreate(TopTransactionContext, "Audited rows",
 													ALLOCSET_DEFAULT_SIZES);
@@ -267,7 +266,6 @@ audit_rewrite_count(TableRewrite *rewrite, RewriteHeap heap, int64 kept)
 
 	if (cyclone_audit <= 0)
 		return;
-	audit_prepare();
 	if (written != kept)
 		fail(rewrite, &place, psprintf(INT64_FORMAT " rows are kept", kept),
 			 psprintf("there are " INT64_FORMAT " in the new file", written));

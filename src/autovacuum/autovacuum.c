@@ -40,10 +40,10 @@
 #include "utils/snapmgr.h"
 #include "utils/timestamp.h"
 
+#include "audit_mark.h"
 #include "autovacuum/autovacuum.h"
 #include "autovacuum/running_notes.h"
 #include "autovacuum/table_log.h"
-#include "audit/audit.h"
 #include "engine/table_run.h"
 #include "history/history.h"
 #include "scope.h"
@@ -236,16 +236,15 @@ static void
 note_failure(const TableInHand *table)
 {
 	int			sqlerrcode = geterrcode();
-	bool		is_audits;
+	bool		is_audits = audit_mark_is_set();
 	TimestampTz until;
 
-	if (ERRCODE_TO_CATEGORY(sqlerrcode) == ERRCODE_OPERATOR_INTERVENTION)
+	if (!is_audits && ERRCODE_TO_CATEGORY(sqlerrcode) == ERRCODE_OPERATOR_INTERVENTION)
 	{
 		table_log_cancelled(table->key, table->result);
 		return;
 	}
 
-	is_audits = audit_has_failed();
 	until = table_log_failed(table->key, sqlerrcode, is_audits, table->result);
 	if (until != 0)
 		tell_breaker(table->name, is_audits, until);
@@ -261,7 +260,7 @@ autovacuum_audit_has_failed(const TableKey *key, const char *name)
 {
 	TimestampTz until;
 
-	if (!audit_has_failed())
+	if (!audit_mark_is_set())
 		return false;
 	until = table_log_failed(key, ERRCODE_DATA_CORRUPTED, true, NULL);
 	if (until != 0)

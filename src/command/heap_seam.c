@@ -40,6 +40,7 @@
 #include "postmaster/autovacuum.h"
 #include "storage/lmgr.h"
 
+#include "audit_mark.h"
 #include "autovacuum/autovacuum.h"
 #include "command/heap_seam.h"
 #include "compat.h"
@@ -114,6 +115,8 @@ heap_seam_is_set(void)
 static void
 vacuum_heap(Relation rel, compat_am_vacuum_params *params, BufferAccessStrategy strategy)
 {
+	if (IsUnderPostmaster)
+		audit_mark_forget();
 	if (!IsUnderPostmaster || rel->rd_tableam != GetHeapamTableAmRoutine())
 		servers_vacuum(rel, params, strategy);
 	else if (AmAutoVacuumWorkerProcess())

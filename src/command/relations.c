@@ -39,6 +39,7 @@
 #include "utils/snapmgr.h"
 #include "utils/syscache.h"
 
+#include "audit_mark.h"
 #include "autovacuum/autovacuum.h"
 #include "autovacuum/table_log.h"
 #include "command/distributed.h"
@@ -74,8 +75,11 @@ static List *append_children(List *targets, Oid relid, List *columns,
 static List *whole_database(bits32 options, MemoryContext context);
 static List *append_target(List *targets, RangeVar *name, Oid relid,
 						   List *columns, MemoryContext context);
-static void process_targets(List *targets, const VacuumParams *params,
+static int	process_targets(List *targets, const VacuumParams *params,
 							BufferAccessStrategy ring, MemoryContext context);
+static void process_target(VacuumRelation *target, const VacuumParams *params,
+						   BufferAccessStrategy ring, MemoryContext context);
+static void report_failed_audit(MemoryContext context);
 static bool vacuum_target(VacuumRelation *target, const VacuumParams *params,
 						  BufferAccessStrategy ring, MemoryContext context);
 static bool is_surely_for_server(Oid relid, const VacuumParams *params);
@@ -98,6 +102,7 @@ relations_vacuum(List *named, const VacuumParams *params,
 {
 	const bool	deferrable = DefaultXactDeferrable;
 	List	   *targets;
+	volatile int naudits_failed = 0;
 
 	Assert((params->options & VACOPT_VACUUM) != 0);
 	Assert((params->options & VACOPT_ONLY_DATABASE_STATS) == 0);
@@ -120,7 +125,7 @@ relations_vacuum(List *named, const VacuumParams *params,
 		 * deadlock
 		 */
 		DefaultXactDeferrable = false;
-		process_targets(targets, params, ring, context);
+		naudits_failed = process_targets(targets, params, ring, context);
 	}
 	PG_FINALLY();
 	{
@@ -135,6 +140,13 @@ relations_vacuum(List *named, const VacuumParams *params,
 
 	if (!(params->options & VACOPT_SKIP_DATABASE_STATS))
 		vac_update_datfrozenxid();
+	if (naudits_failed > 0)
+		ereport(ERROR,
+				(errcode(ERRCODE_DATA_CORRUPTED),
+				 errmsg_plural("an audit has failed on %d table",
+							   "audits have failed on %d tables", naudits_failed, naudits_failed),
+				 errdetail("The other tables have been vacuumed."),
+				 errhint("The warnings before this message say more.")));
 }
 
 /* relations_list -- see relations.h. */
@@ -309,26 +321,75 @@ append_target(List *targets, RangeVar *name, Oid relid, List *columns,
 
 /*
  * process_targets
- *		Vacuums one target after the other, and analyzes it if the statement has ANALYZE.
+ *		Vacuums one target after the other.  Returns on how many an audit has failed.
  *
- * Called and returns outside any transaction.
+ * Called and returns outside any transaction.  If an audit fails on one of several targets,
+ * it warns, and goes on with the next one: what is wrong with one table is no reason to
+ * leave others as they are.
  */
-static void
+static int
 process_targets(List *targets, const VacuumParams *params,
 				BufferAccessStrategy ring, MemoryContext context)
 {
+	volatile int naudits_failed = 0;
+
 	Assert(!IsTransactionState());
 
 	relations_reset_costs();
 
 	foreach_node(VacuumRelation, target, targets)
 	{
-		if (vacuum_target(target, params, ring, context) &&
-			(params->options & VACOPT_ANALYZE))
-			analyze_target(target, params, ring);
+		PG_TRY();
+		{
+			process_target(target, params, ring, context);
+		}
+		PG_CATCH();
+		{
+			if (list_length(targets) == 1 || !audit_mark_is_set() ||
+				geterrcode() != ERRCODE_DATA_CORRUPTED)
+				PG_RE_THROW();
+			report_failed_audit(context);
+			naudits_failed++;
+		}
+		PG_END_TRY();
 
 		VacuumFailsafeActive = false;
 	}
+	return naudits_failed;
+}
+
+/* process_target -- vacuums one target, and analyzes it if the statement has ANALYZE. */
+static void
+process_target(VacuumRelation *target, const VacuumParams *params,
+			   BufferAccessStrategy ring, MemoryContext context)
+{
+	audit_mark_forget();
+	if (vacuum_target(target, params, ring, context) && (params->options & VACOPT_ANALYZE))
+		analyze_target(target, params, ring);
+}
+
+/*
+ * report_failed_audit
+ *		An audit's error has ended a target: make it a warning, end the transaction, and be
+ *		ready for the next target.
+ */
+static void
+report_failed_audit(MemoryContext context)
+{
+	ErrorData  *error;
+
+	history_fail();
+	MemoryContextSwitchTo(context);
+	error = CopyErrorData();
+	FlushErrorState();
+	/* which gives back the session's lock, too */
+	AbortOutOfAnyTransaction();
+	relations_end();
+	relations_reset_costs();
+	MemoryContextSwitchTo(context);
+	error->elevel = WARNING;
+	ThrowErrorData(error);
+	FreeErrorData(error);
 }
 
 /*
@@ -585,6 +646,7 @@ relation_rewrite(Relation rel, RepackCommand command, const VacuumParams *params
 	Assert(ActiveSnapshotSet());
 	Assert(CheckRelationLockedByMe(rel, AccessExclusiveLock, false));
 
+	audit_mark_forget();
 	become_owner(rel, &saved);
 	pace_write_steadily();
 	PG_TRY();

@@ -45,6 +45,7 @@
 #include "utils/timestamp.h"
 
 #include "at_exit.h"
+#include "audit_mark.h"
 #include "compat.h"
 #include "history/history.h"
 #include "history/history_rows.h"
@@ -218,6 +219,7 @@ history_fail(void)
 	/* before all else, as even a copy of the error may fail */
 	is_running = false;
 	run.sqlerrcode = geterrcode();
+	run.audit_failed = audit_mark_is_set();
 	if (run.sqlerrcode == ERRCODE_OUT_OF_MEMORY)
 		append_text(run.error, sizeof(run.error), "out of memory", "");
 	else
@@ -226,8 +228,6 @@ history_fail(void)
 		error = CopyErrorData();
 		if (error->message != NULL)
 			append_text(run.error, sizeof(run.error), error->message, "");
-		run.audit_failed = error->constraint_name != NULL &&
-			strcmp(error->constraint_name, AUDIT_MARK) == 0;
 		MemoryContextSwitchTo(old);
 		MemoryContextReset(error_context);
 	}

@@ -50,6 +50,7 @@
 #include "utils/memutils.h"
 #include "utils/snapmgr.h"
 
+#include "audit_mark.h"
 #include "autovacuum/autovacuum.h"
 #include "autovacuum/table_log.h"
 #include "compat.h"
@@ -170,6 +171,7 @@ table_inplace(Oid relid, const VacuumParams *params, BufferAccessStrategy ring,
 	quiet.options |= VACOPT_DISABLE_PAGE_SKIPPING;
 
 	tables_begun++;
+	audit_mark_forget();
 	guards_forget_disk();
 	/* an error outside of a transaction would not end the session's lock */
 	transaction_begin(false);

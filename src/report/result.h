@@ -30,9 +30,6 @@ typedef enum VacuumPhase
 
 #define NUM_PHASES	(PHASE_INDEX_CLEANUP + 1)
 
-/* The constraint's name in an error of an audit, of the leader or a worker */
-#define AUDIT_MARK	"cyclone.audit"
-
 /* What one member of the team did, summed up over all phases so far. */
 typedef struct VacuumCounters
 {

@@ -164,8 +164,6 @@ table_rewrite(Relation rel, RepackCommand command, const VacuumParams *params)
 	job->params = params;
 	job->relid = RelationGetRelid(rel);
 	job->persistence = rel->rd_rel->relpersistence;
-	/* a worker's audit may fail before the leader has a page that is audited */
-	audit_prepare();
 	history_begin(is_repack ? HISTORY_REPACK : HISTORY_REWRITE, rel, params);
 	job->result.command = is_repack ? "REPACK" : "VACUUM (FULL)";
 	rewrite_report_begin(&job->result, rel, verbose);
