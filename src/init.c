@@ -45,6 +45,7 @@ _PG_init(void)
 		return;
 
 	library_init();
+	settings_note_files();
 	debug_point_init();
 	compaction_settings_init();
 	pace_settings_init();

@@ -18,8 +18,12 @@
 
 #include <limits.h>
 
+#include "miscadmin.h"
+#include "port/atomics.h"
 #include "postmaster/bgworker_internals.h"
-#include "utils/guc.h"
+#include "storage/lwlock.h"
+#include "storage/shmem.h"
+#include "utils/guc_tables.h"
 #include "utils/varlena.h"
 
 #include "settings.h"
@@ -28,7 +32,6 @@ double		cyclone_audit = 0.01;
 bool		cyclone_autovacuum = true;
 int			cyclone_autovacuum_max_parallel_workers = 2;
 char	   *cyclone_databases = NULL;
-bool		cyclone_enabled = true;
 int			cyclone_history_size = 5000;
 int			cyclone_index_wait = 600000;
 int			cyclone_log_min_duration = -1;
@@ -42,9 +45,54 @@ int			cyclone_check_disk_space = DISK_SPACE_WARNING;
 int			cyclone_preserve_page_cache = PRESERVE_AUTO;
 bool		cyclone_system_calls = true;
 char	   *cyclone_tables = NULL;
-bool		cyclone_verbose_details = false;
 
 static char *min_free_disk = NULL;
+
+/* cyclone.enabled */
+typedef enum Enabled
+{
+	ENABLED_ON,
+	ENABLED_OFF,				/* unless a superuser says otherwise */
+	ENABLED_NEVER,				/* in the files: for all, whatever they say */
+} Enabled;
+
+static int	enabled = ENABLED_ON;
+
+/* Is the value in the files "never"?  NULL as long as there is no shared memory. */
+static pg_atomic_uint32 *files_say_never = NULL;
+
+static const struct config_enum_entry enabled_options[] = {
+	{"on", ENABLED_ON, false},
+	{"off", ENABLED_OFF, false},
+	{"never", ENABLED_NEVER, false},
+	{"true", ENABLED_ON, true},
+	{"false", ENABLED_OFF, true},
+	{"yes", ENABLED_ON, true},
+	{"no", ENABLED_OFF, true},
+	{"1", ENABLED_ON, true},
+	{"0", ENABLED_OFF, true},
+	{NULL, 0, false}
+};
+
+/*
+ * What is to hold if the files have an invalid value of a parameter when the server
+ * starts: the server warns of it and takes the default, which would be all.
+ */
+static const struct
+{
+	const char *name;
+	const char *narrow_name;	/* the parameter to be set */
+	const char *narrow_value;
+}			mistakes[] = {
+	{"cyclone.enabled", "cyclone.enabled", "off"},
+	{"cyclone.autovacuum", "cyclone.autovacuum", "off"},
+	{"cyclone.system_calls", "cyclone.system_calls", "off"},
+	{"cyclone.databases", "cyclone.databases", "\"\""},
+	{"cyclone.tables", "cyclone.tables", "\"\""},
+	{"cyclone.compaction_window", "cyclone.compaction", "off"},
+};
+
+static bool is_in_files[lengthof(mistakes)];
 
 static const struct config_enum_entry disk_space_checks[] = {
 	{"off", DISK_SPACE_OFF, false},
@@ -66,6 +114,9 @@ static const struct config_enum_entry preserve_options[] = {
 	{NULL, 0, false}
 };
 
+static void define_enabled(void);
+static void assign_enabled(int newval, void *extra);
+static void narrow_mistakes(void);
 static void define_audit_setting(void);
 static void define_autovacuum_settings(void);
 static void define_patterns(const char *name, const char *what, const char *more, char **value);
@@ -98,14 +149,7 @@ settings_init(void)
 					"A pattern is as in a shell. An empty list stands for all of them.",
 					&cyclone_databases);
 
-	DefineCustomBoolVariable("cyclone.enabled",
-							 "VACUUM uses pg_cyclone's engine.",
-							 "Off leaves the command to the server's own.",
-							 &cyclone_enabled,
-							 true,
-							 PGC_USERSET,
-							 0,
-							 NULL, NULL, NULL);
+	define_enabled();
 
 	DefineCustomIntVariable("cyclone.history_size",
 							"How many runs of VACUUM the view cyclone.history remembers.",
@@ -147,7 +191,86 @@ settings_init(void)
 					"A pattern is as in a shell; with a dot it is of the schema's and the table's name. An empty list stands for all of them.",
 					&cyclone_tables);
 
+	narrow_mistakes();
 	MarkGUCPrefixReserved("cyclone");
+}
+
+/* settings_note_files -- see settings.h. */
+void
+settings_note_files(void)
+{
+	for (int i = 0; i < lengthof(mistakes); i++)
+		is_in_files[i] = find_option(mistakes[i].name, false, true, 0) != NULL;
+}
+
+/* narrow_mistakes -- have parameters whose values were invalid hold for nothing, not for all. */
+static void
+narrow_mistakes(void)
+{
+	for (int i = 0; i < lengthof(mistakes); i++)
+	{
+		if (!is_in_files[i] || find_option(mistakes[i].name, false, true, 0)->source != PGC_S_DEFAULT)
+			continue;
+		SetConfigOption(mistakes[i].narrow_name, mistakes[i].narrow_value, PGC_POSTMASTER, PGC_S_FILE);
+		ereport(WARNING,
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 errmsg("\"%s\" is taken for '%s', as the value of \"%s\" is invalid",
+						mistakes[i].narrow_name, mistakes[i].narrow_value, mistakes[i].name)));
+	}
+}
+
+/* settings_enabled -- see settings.h. */
+bool
+settings_enabled(void)
+{
+	return enabled == ENABLED_ON &&
+		(files_say_never == NULL || pg_atomic_read_u32(files_say_never) == 0);
+}
+
+/* define_enabled -- cyclone.enabled. */
+static void
+define_enabled(void)
+{
+	DefineCustomEnumVariable("cyclone.enabled",
+							 "VACUUM uses pg_cyclone's engine.",
+							 "Off leaves the command to the server's own. In the configuration files never does so in all sessions, whatever was set for databases, roles or sessions.",
+							 &enabled,
+							 ENABLED_ON,
+							 enabled_options,
+							 PGC_SUSET,
+							 0,
+							 NULL, assign_enabled, NULL);
+}
+
+/*
+ * assign_enabled
+ *		The assign hook of the parameter.  The postmaster has the value of the files, and
+ *		tells the sessions that have others.
+ */
+static void
+assign_enabled(int newval, void *extra)
+{
+	if (!IsUnderPostmaster && files_say_never != NULL)
+		pg_atomic_write_u32(files_say_never, newval == ENABLED_NEVER);
+}
+
+/* settings_shmem_request -- ask for shared memory. */
+void
+settings_shmem_request(void)
+{
+	RequestAddinShmemSpace(sizeof(pg_atomic_uint32));
+}
+
+/* settings_shmem_init -- find it, or make it. */
+void
+settings_shmem_init(void)
+{
+	bool		found;
+
+	Assert(LWLockHeldByMe(AddinShmemInitLock));
+	files_say_never = ShmemInitStruct("pg_cyclone enabled", sizeof(pg_atomic_uint32), &found);
+	if (!found)
+		pg_atomic_init_u32(files_say_never, enabled == ENABLED_NEVER);
 }
 
 /* define_audit_setting -- cyclone.audit. */
@@ -295,15 +418,6 @@ define_reports(void)
 							PGC_SUSET,
 							GUC_UNIT_MS,
 							NULL, NULL, NULL);
-
-	DefineCustomBoolVariable("cyclone.verbose_details",
-							 "Has VACUUM (VERBOSE) say what each process did to the table and to each index.",
-							 NULL,
-							 &cyclone_verbose_details,
-							 false,
-							 PGC_USERSET,
-							 0,
-							 NULL, NULL, NULL);
 }
 
 /* define_page_cache_setting -- cyclone.preserve_page_cache. */

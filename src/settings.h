@@ -38,7 +38,6 @@ extern int	cyclone_autovacuum_max_parallel_workers;
 extern int	cyclone_check_disk_space;
 extern char *cyclone_databases; /* patterns: see scope.c */
 extern char *cyclone_delayed_standbys;
-extern bool cyclone_enabled;
 extern int	cyclone_history_size;	/* rows */
 extern int	cyclone_index_wait; /* ms */
 #define MIN_FREE_DISK_DEFAULT	"5%"
@@ -53,15 +52,24 @@ extern double cyclone_min_free_disk;	/* see settings_parse_min_free_disk */
 extern int	cyclone_preserve_page_cache;	/* PreservePageCache */
 extern bool cyclone_system_calls;
 extern char *cyclone_tables;	/* patterns */
-extern bool cyclone_verbose_details;
 
 /*
- * settings_init defines the parameters and reserves their prefix.  It is called once,
- * when the library is loaded, after all others have defined theirs.  The other
- * functions read texts, for check hooks and of configuration files.  An invalid text is
+ * Is cyclone.enabled on in this session, and not "never" in the files?  The latter is known
+ * at once when the postmaster has read them.
+ */
+extern bool settings_enabled(void);
+extern void settings_shmem_request(void);
+extern void settings_shmem_init(void);
+
+/*
+ * settings_note_files comes before any parameter is defined: it notes which ones the files
+ * have, for the case that their values turn out to be invalid.  settings_init defines the
+ * parameters and reserves their prefix.  It is called once, when the library is loaded,
+ * after all others have defined theirs.  The other functions read texts, for check hooks and of configuration files.  An invalid text is
  * no error: they return false.  settings_parse_min_free_disk makes a size in bytes, or
  * a share as a number below 0.
  */
+extern void settings_note_files(void);
 extern void settings_init(void);
 extern bool settings_is_standby_list(const char *value, bool may_be_empty);
 extern bool settings_check_patterns(char **newval, void **extra, GucSource source);

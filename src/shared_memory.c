@@ -31,6 +31,7 @@
 #include "own_worker.h"
 #include "pace/pace.h"
 #include "report/progress.h"
+#include "settings.h"
 #include "shared_memory.h"
 #include "team/degree.h"
 
@@ -45,6 +46,7 @@ typedef struct SharedPart
 } SharedPart;
 
 static const SharedPart parts[] = {
+	{settings_shmem_request, settings_shmem_init, NULL},
 	{audit_mark_shmem_request, audit_mark_shmem_init, NULL},
 	{progress_shmem_request, progress_shmem_init, NULL},
 	{history_rows_shmem_request, history_rows_shmem_init, history_rows_load},

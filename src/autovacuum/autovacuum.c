@@ -124,7 +124,7 @@ choose_reason(Relation rel, const TableKey *key, uint32 *failures)
 {
 	*failures = 0;
 	/* the one switch for all that pg_cyclone does counts here, too */
-	if (!cyclone_autovacuum || !cyclone_enabled)
+	if (!cyclone_autovacuum || !settings_enabled())
 		return REASON_OFF;
 	if (!scope_has_table(rel))
 		return REASON_NOT_LISTED;
@@ -205,7 +205,7 @@ vacuum_by_server(Relation rel, compat_am_vacuum_params *params, BufferAccessStra
 {
 	HistoryFigures *figures;
 
-	if (!cyclone_enabled || !history_is_kept())
+	if (!settings_enabled() || !history_is_kept())
 	{
 		servers_vacuum(rel, params, strategy);
 		return;

@@ -121,11 +121,11 @@ vacuum_heap(Relation rel, compat_am_vacuum_params *params, BufferAccessStrategy 
 		servers_vacuum(rel, params, strategy);
 	else if (AmAutoVacuumWorkerProcess())
 		autovacuum_vacuum(rel, params, strategy, servers_vacuum);
-	else if (cyclone_enabled && is_for_engine(rel, params))
+	else if (settings_enabled() && is_for_engine(rel, params))
 		vacuum_by_engine(rel, params, strategy);
 	else
 		servers_vacuum(rel, params, strategy);
-	if (IsUnderPostmaster && cyclone_enabled)
+	if (IsUnderPostmaster && settings_enabled())
 		copy_cleaner_find(rel);
 }
 

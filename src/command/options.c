@@ -234,7 +234,7 @@ vacuum_options_explain_faults(const VacuumStmt *stmt)
 		else if (strcmp(def->defname, "parallel") == 0)
 			explain_parallel(def);
 	}
-	if (!cyclone_enabled)
+	if (!settings_enabled())
 		explain_full_parallel(stmt);
 }
 
@@ -259,7 +259,7 @@ explain_full(const DefElem *def)
 static void
 refuse_without_engine(const char *option)
 {
-	if (!cyclone_enabled)
+	if (!settings_enabled())
 		ereport(ERROR,
 				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
 				 errmsg("VACUUM option %s is pg_cyclone's, which is off", option),
@@ -274,7 +274,7 @@ explain_parallel(const DefElem *def)
 						   Min(max_parallel_workers, max_worker_processes));
 	int			asked;
 
-	if (cyclone_enabled && read_parallel(def, &asked) && asked > most)
+	if (settings_enabled() && read_parallel(def, &asked) && asked > most)
 		ereport(NOTICE,
 				(errmsg("VACUUM has %d parallel workers at most, not %d", most, asked),
 				 errhint("Raise max_parallel_maintenance_workers, and max_parallel_workers and max_worker_processes if these are less.")));
@@ -290,7 +290,7 @@ explain_full_parallel(const VacuumStmt *stmt)
 {
 	VacuumOptions options;
 
-	Assert(!cyclone_enabled);
+	Assert(!settings_enabled());
 	if (vacuum_options_read(stmt, &options) && (options.params.options & VACOPT_FULL) != 0 &&
 		options.params.nworkers > 0)
 		ereport(ERROR,

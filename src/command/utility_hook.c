@@ -160,7 +160,7 @@ come_first(ParseState *pstate, Query *query, compat_jumble_state *jstate)
 	if (query->commandType != CMD_UTILITY || !IsA(stmt, VacuumStmt) ||
 		ProcessUtility_hook == take_vacuum || overtaken_hook != NULL ||
 		!(vacuum_options_have_full(stmt) || vacuum_options_have_latency_target(stmt)) ||
-		!cyclone_enabled || !distributed_other_ends_vacuums())
+		!settings_enabled() || !distributed_other_ends_vacuums())
 		return;
 
 	overtaken_hook = ProcessUtility_hook;
@@ -218,7 +218,7 @@ is_done(const Call *call)
 		return true;
 	if (!server_fits())
 	{
-		if (cyclone_enabled && IsUnderPostmaster && stmt->is_vacuumcmd &&
+		if (settings_enabled() && IsUnderPostmaster && stmt->is_vacuumcmd &&
 			(vacuum_options_have_latency_target(stmt) || vacuum_options_are_ours(stmt)))
 			server_refuse_if_unfit("VACUUM options LATENCY_TARGET, FULL REWRITE and FULL INPLACE");
 		return false;
@@ -233,7 +233,7 @@ is_done(const Call *call)
 			run_vacuum(stmt, &options);
 		return true;
 	}
-	if (!cyclone_enabled || !IsUnderPostmaster || !stmt->is_vacuumcmd)
+	if (!settings_enabled() || !IsUnderPostmaster || !stmt->is_vacuumcmd)
 		return false;
 	has_target = vacuum_options_have_latency_target(stmt);
 	if (!has_target && !vacuum_options_are_ours(stmt))
@@ -294,7 +294,7 @@ is_dry_run_done(const Call *call)
 		return true;
 	}
 
-	if (!cyclone_enabled)
+	if (!settings_enabled())
 		ereport(ERROR,
 				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
 				 errmsg("VACUUM option %s is pg_cyclone's, which is off", "DRY_RUN"),
@@ -338,7 +338,7 @@ is_repack_done(const Call *call)
 	VacuumOptions options;
 
 	/* in these cases the server raises the error */
-	if (!cyclone_enabled || !IsUnderPostmaster || stmt->command != REPACK_COMMAND_REPACK ||
+	if (!settings_enabled() || !IsUnderPostmaster || stmt->command != REPACK_COMMAND_REPACK ||
 		IsInParallelMode() || RecoveryInProgress())
 		return false;
 	if (!server_fits())
@@ -430,7 +430,7 @@ static bool
 is_ours(const VacuumStmt *stmt, ProcessUtilityContext context,
 		VacuumOptions *options)
 {
-	if (!cyclone_enabled || !stmt->is_vacuumcmd || !vacuum_options_have_full(stmt))
+	if (!settings_enabled() || !stmt->is_vacuumcmd || !vacuum_options_have_full(stmt))
 		return false;
 
 	/* the error is raised here, as the server doesn't know the options */

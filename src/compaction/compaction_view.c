@@ -157,7 +157,7 @@ pg_cyclone_compaction_verdict(PG_FUNCTION_ARGS)
 	window = gather_window(policy.hours);
 	key.relid = PG_GETARG_OID(0);
 	facts.is_standby = RecoveryInProgress();
-	facts.is_on = cyclone_compaction && cyclone_enabled;
+	facts.is_on = cyclone_compaction && settings_enabled();
 	facts.is_listed = statement.is_listed;
 	facts.is_wanted = policy.is_wanted;
 	facts.bytes = (double) PG_GETARG_INT64(1);

@@ -244,7 +244,7 @@ is_wanted(void)
 		ConfigReloadPending = false;
 		ProcessConfigFile(PGC_SIGHUP);
 	}
-	return cyclone_compaction && cyclone_enabled;
+	return cyclone_compaction && settings_enabled();
 }
 
 /*

@@ -318,7 +318,7 @@ choose_engine(Relation rel, DryRun *run)
 	TableKey	key = table_log_key(rel);
 	const char *is_what;
 
-	if (!cyclone_enabled)
+	if (!settings_enabled())
 		run->reason = "cyclone.enabled is off";
 	else if (run->kind == HISTORY_VACUUM && !heap_seam_is_set())
 		run->reason = "heap's table access method could not be changed";

@@ -617,11 +617,11 @@ run_phase(void *state, int phase)
 		strlcpy(member->usage, pg_rusage_show(&vacuum->usage_start), USAGE_SIZE);
 }
 
-/* members_are_reported -- does the client hear what each member did to the table? */
+/* members_are_reported -- does the client or the log hear what each member did to the table? */
 static bool
 members_are_reported(const VacuumShared *shared)
 {
-	return shared->verbose && cyclone_verbose_details && shared->nmembers > 1;
+	return shared->nmembers > 1 && message_level_is_interesting(DEBUG2);
 }
 
 /*
@@ -685,7 +685,7 @@ table_report_members(VacuumJob *job, VacuumPhase phase)
 		MemberShared *member = vacuum_member(shared, i);
 
 		if (member->usage[0] != '\0')
-			ereport(INFO,
+			ereport(DEBUG2,
 					(errmsg_internal("table \"%s\": %s %u pages%s",
 									 job->vacuum.relname, verb, member->phase_pages,
 									 i > 0 ? " by parallel vacuum worker" : ""),

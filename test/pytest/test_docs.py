@@ -441,7 +441,8 @@ def test_rolling_out(new_cluster):
     step("server", "server", "ALTER DATABASE shop SET cyclone.enabled = on;")
     step("engine", "server", "ALTER SYSTEM SET cyclone.autovacuum = on;")
     step("engine", "engine", "ALTER SYSTEM SET cyclone.enabled = on;", "ALTER DATABASE shop RESET cyclone.enabled;")
-    step("server", "server", "ALTER SYSTEM SET cyclone.enabled = off;")
+    server.sql("ALTER DATABASE shop SET cyclone.enabled = on")
+    step("server", "server", "ALTER SYSTEM SET cyclone.enabled = never;")
     step("engine", "server", "ALTER SYSTEM SET cyclone.enabled = on;", "ALTER SYSTEM SET cyclone.databases = 'shop';")
 
 

@@ -14,7 +14,7 @@ from conftest import TEMPLATE, every_other, table_made_once
 from cyclone_lab import checks
 from cyclone_lab.background import DEBUG_POINT_LOCK, Background, Parked, time_out_while_parked, wait_until
 
-SETTINGS = {"min_parallel_index_scan_size": 0, "cyclone.verbose_details": "on"}
+SETTINGS = {"min_parallel_index_scan_size": 0, "client_min_messages": "debug2"}
 VACUUM = "VACUUM (VERBOSE, PARALLEL 2) t"
 PHASES = {
     # debug point: the context of an error there

@@ -86,7 +86,7 @@ def test_the_team_comes_back_for_each_round(module, conn, workers):
     conn.execute("CREATE INDEX t_other ON t USING in_a_table (id) WHERE id % 100 < 2")
     conn.execute("DELETE FROM t WHERE id % 2 = 0")
     conn.execute("SET maintenance_work_mem = '64kB'")
-    conn.execute("SET cyclone.verbose_details = on")
+    conn.execute("SET client_min_messages = debug2")
     report = said(conn, f"VACUUM (VERBOSE, PARALLEL {workers}) t")
     assert int(re.search(r"index scans: (\d+)", report)[1]) > 1
     assert f"parallel workers: {workers} planned, {workers} launched" in report

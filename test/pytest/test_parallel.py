@@ -49,7 +49,7 @@ def test_each_block_is_scanned_and_vacuumed_once(conn, pages, count, workers):
     pages("t", count)
     conn.execute("CREATE INDEX ON t (id)")
     conn.execute("DELETE FROM t WHERE id % 2 = 0 AND id % 8 <> 0")
-    conn.execute("SET min_parallel_index_scan_size = 0; SET cyclone.verbose_details = on")
+    conn.execute("SET min_parallel_index_scan_size = 0; SET client_min_messages = debug2")
     gone = [i for i in range(1, 2 * count + 1) if i % 2 == 0 and i % 8 != 0]
     dead = len(gone), len({(i + 1) // 2 for i in gone})
     report = vacuum_report(conn, "t", f", DISABLE_PAGE_SKIPPING, INDEX_CLEANUP on, PARALLEL {workers}")
@@ -79,7 +79,7 @@ def test_verbose_is_not_much_longer_than_in_postgresql(conn, workers):
     conn.execute("SET min_parallel_index_scan_size = 0; SET max_parallel_maintenance_workers = 4")
     lines = {}
     for who, settings in {"postgresql": "SET cyclone.enabled = off", "engine": "SET cyclone.enabled = on",
-                          "details": "SET cyclone.verbose_details = on"}.items():  # fmt: skip
+                          "details": "SET client_min_messages = debug2"}.items():  # fmt: skip
         conn.execute(f"{settings}; DELETE FROM t WHERE ctid = ANY (ARRAY(SELECT ctid FROM t WHERE id % 3 = 0 LIMIT 2000))")
         lines[who] = vacuum_report(conn, "t", f", INDEX_CLEANUP on, PARALLEL {workers}", details=True).splitlines()
     assert all(sum(line.startswith('index "t_') for line in lines[who]) >= 20 for who in lines), lines
@@ -95,7 +95,7 @@ def test_each_process_does_a_share_and_says_which(cluster, db, conn, pages, phas
     conn.execute("CREATE INDEX ON t (id)")
     conn.execute("DELETE FROM t WHERE id % 2 = 0")
     statement = f"VACUUM (VERBOSE, PROCESS_TOAST false, PARALLEL {workers}) t"
-    with Parked(cluster, db, f"{phase}:any", workers + 1, statement, {"cyclone.verbose_details": "on"}) as vacuum:  # none begins before all are there
+    with Parked(cluster, db, f"{phase}:any", workers + 1, statement, {"client_min_messages": "debug2"}) as vacuum:  # none begins before all are there
         vacuum.release()
         vacuum.finish()
     said = "\n".join(vacuum.messages)

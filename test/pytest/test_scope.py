@@ -4,6 +4,7 @@ import psycopg
 import pytest
 
 from cyclone_lab import checks
+from cyclone_lab.background import wait_until
 from test_seam import by_engine, said
 
 LEFT = "is left to PostgreSQL, by cyclone.databases or cyclone.tables"
@@ -110,3 +111,70 @@ def test_who_may_set_them(conn):
                 conn.execute(f"SET cyclone.{name} = ''")
     finally:
         conn.execute("RESET ROLE; DROP ROLE clerk")
+
+
+@pytest.mark.once
+def test_never_is_for_all(new_cluster):
+    """What the files say for an emergency switches off what was switched on for a database, a session and autovacuum; and goes again."""
+    own = new_cluster(autovacuum="on", autovacuum_naptime="1s", **{"cyclone.enabled": "off"})
+    own.sql("CREATE DATABASE shop")
+    own.sql("ALTER DATABASE shop SET cyclone.enabled = on")
+    with own.connect("shop") as conn:
+        conn.execute("CREATE EXTENSION pg_cyclone; CREATE EXTENSION pg_visibility; CREATE EXTENSION amcheck; CREATE EXTENSION pageinspect")
+        conn.execute("CREATE TABLE t (id int) WITH (autovacuum_enabled = off, autovacuum_vacuum_threshold = 1)")
+        conn.execute("INSERT INTO t SELECT generate_series(1, 1000)")
+        assert by_engine(said(conn, "VACUUM (VERBOSE) t"))
+        own.stop()
+        with (own.data / "postgresql.auto.conf").open("a") as file:
+            file.write("cyclone.enabled = 'never'\n")
+        own.config.pop("cyclone.enabled")  # as the test's files come later
+        own.start()
+    with own.connect("shop") as conn:
+        assert not by_engine(said(conn, "VACUUM (VERBOSE) t"))
+        conn.execute("SET cyclone.enabled = on")
+        assert not by_engine(said(conn, "VACUUM (VERBOSE) t"))
+        conn.execute("DELETE FROM t WHERE id % 2 = 0; ALTER TABLE t SET (autovacuum_enabled = on)")
+        query = "SELECT last_by, last_reason FROM cyclone.autovacuum WHERE relation = 't'::regclass"
+        wait_until(lambda: conn.execute(query).fetchall(), "an autovacuum")
+        assert conn.execute(query).fetchall() == [("server", "off")]
+        # a session with a value of its own notices when it goes
+        for value, engines in (("on", True), ("never", False), ("off", True)):
+            conn.execute(f"ALTER SYSTEM SET cyclone.enabled = {value}")
+            conn.execute("SELECT pg_reload_conf()")
+            wait_until(lambda: by_engine(said(conn, "VACUUM (VERBOSE) t")) == engines, f"{value} in the files")  # noqa: B023
+        checks.assert_clean(conn, "t")
+
+
+def test_no_user_switches_it_on(conn):
+    """Not what the files or a superuser have switched off, in no way; nor does any list."""
+    conn.execute("DROP ROLE IF EXISTS ordinary; CREATE ROLE ordinary")
+    try:
+        conn.execute("SET ROLE ordinary")
+        for name in ("cyclone.enabled", "cyclone.databases", "cyclone.tables"):
+            for statement in (f"SET {name} = on", f"ALTER ROLE ordinary SET {name} = on"):
+                with pytest.raises(psycopg.errors.InsufficientPrivilege):
+                    conn.execute(statement)
+    finally:
+        conn.execute("RESET ROLE; DROP ROLE ordinary")
+
+
+@pytest.mark.once
+def test_a_mistake_in_the_files_leaves_it_off(new_cluster):
+    """Or narrow. So what is meant to be one database is never all of them."""
+    wrong = {"cyclone.enabled": "maybe", "cyclone.autovacuum": "perhaps", "cyclone.system_calls": "if so", "cyclone.databases": "shop,,"}
+    own = new_cluster(**wrong, **{"cyclone.tables": '"', "cyclone.compaction": "on", "cyclone.compaction_window": "some time"})
+    expected = {"enabled": "off", "autovacuum": "off", "system_calls": "off", "databases": '""', "tables": '""', "compaction": "off"}
+    with own.connect() as conn:
+        assert {name: conn.execute(f"SHOW cyclone.{name}").fetchone()[0] for name in expected} == expected
+        assert all(f"\"cyclone.{name}\" is taken for '{value}', as the value of" in own.log for name, value in expected.items())
+    for name in ("cyclone.enabled", "cyclone.autovacuum", "cyclone.system_calls", "cyclone.compaction_window"):
+        own.config.pop(name)
+    own.restart()
+    with own.connect() as conn:
+        conn.execute("CREATE TABLE t (id int)")
+        assert LEFT in said(conn, "VACUUM (VERBOSE) t")
+        own.config.pop("cyclone.tables")
+        own.config["cyclone.databases"] = "postgres"
+    own.restart()
+    with own.connect() as conn:
+        assert by_engine(said(conn, "VACUUM (VERBOSE) t"))

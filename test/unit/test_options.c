@@ -23,7 +23,7 @@
 
 #define DEFAULTS	(VACOPT_VACUUM | VACOPT_PROCESS_MAIN | VACOPT_PROCESS_TOAST)
 
-bool		cyclone_enabled = true;
+static bool is_enabled = true;
 int			max_parallel_maintenance_workers = 2;
 int			max_parallel_workers = 8;
 int			max_worker_processes = 8;
@@ -435,15 +435,22 @@ test_wrong_values_are_told_what_to_do(void)
 	CHECK_TEXT(unit_error, "ANALYZE option must be specified when a column list is provided");
 }
 
+/* settings_enabled -- as the test has it. */
+bool
+settings_enabled(void)
+{
+	return is_enabled;
+}
+
 /* explained -- the hint of what is said of a statement's options, or NULL. */
 static const char *
 explained(const char *text, bool enabled)
 {
 	VacuumStmt	stmt = statement(text);
 
-	cyclone_enabled = enabled;
+	is_enabled = enabled;
 	UNIT_TRY(vacuum_options_explain_faults(&stmt));
-	cyclone_enabled = true;
+	is_enabled = true;
 	return unit_hint;
 }
 

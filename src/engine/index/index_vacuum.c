@@ -521,7 +521,7 @@ process_index(TableVacuum *vacuum, int number, bool cleanup)
 	 * for report_index only: two system calls an index are noticed on tiny
 	 * tables
 	 */
-	bool		is_told = (shared->verbose && cyclone_verbose_details) || message_level_is_interesting(DEBUG2);
+	bool		is_told = message_level_is_interesting(DEBUG2);
 	PGRUsage	rusage;
 
 	Assert(is_leader(vacuum) || !index->leader_only);
@@ -716,9 +716,6 @@ report_index(TableVacuum *vacuum, int number, bool cleanup)
 	IndexBulkDeleteResult *stats = current_stats(vacuum, number);
 	const char *name = RelationGetRelationName(vacuum->indexes[number]);
 
-	/* like PostgreSQL's VACUUM, ours has the index in its final report only */
-	int			level = shared->verbose && cyclone_verbose_details && shared->nmembers > 1 ? INFO : DEBUG2;
-
 	for (int i = 0; i < shared->nmembers; i++)
 	{
 		IndexMemberShared *member = vacuum_index_member(shared, number, i);
@@ -727,17 +724,17 @@ report_index(TableVacuum *vacuum, int number, bool cleanup)
 		if (!member->took_part)
 			continue;
 		if (!cleanup && member->pages > 0)
-			ereport(level,
+			ereport(DEBUG2,
 					(errmsg_internal("scanned index \"%s\" to remove %lld row versions%s",
 									 name, (long long) dead_tids_count(vacuum->dead_tids), by_whom),
 					 errdetail_internal("Pages: %u.  %s", member->pages, member->usage)));
 		else if (!cleanup)
-			ereport(level,
+			ereport(DEBUG2,
 					(errmsg_internal("scanned index \"%s\" to remove %lld row versions%s",
 									 name, (long long) dead_tids_count(vacuum->dead_tids), by_whom),
 					 errdetail_internal("%s", member->usage)));
 		else if (stats != NULL)
-			ereport(level,
+			ereport(DEBUG2,
 					(errmsg_internal("index \"%s\" now contains %.0f row versions in %u pages%s",
 									 name, stats->num_index_tuples, stats->num_pages, by_whom),
 					 errdetail("%.0f index row versions were removed.\n"
