@@ -635,50 +635,6 @@ AS 'MODULE_PATHNAME', 'pg_cyclone_bloat_sample';
 COMMENT ON FUNCTION bloat_sample(oid, int) IS
 'Figures of cyclone.bloat for one table without its indexes, in bytes, estimated from at most sample_pages pages, for the views horizon and advice. Null if the user may not see them, if another session has the table locked exclusively, or if it cannot be read; then a WARNING says why.';
 
-CREATE FUNCTION dry_run(
-    "table" regclass,
-    "full" text DEFAULT NULL,
-    freeze boolean DEFAULT false,
-    OUT relation regclass,
-    OUT operation text,
-    OUT run_by text,
-    OUT reason text,
-    OUT aggressive boolean,
-    OUT pages bigint,
-    OUT pages_scanned bigint,
-    OUT pages_after bigint,
-    OUT rows_removed bigint,
-    OUT rows_remaining bigint,
-    OUT rows_dead bigint,
-    OUT held_by text,
-    OUT rows_frozen bigint,
-    OUT pages_frozen bigint,
-    OUT dead_items bigint,
-    OUT dead_item_pages bigint,
-    OUT index_scans int,
-    OUT bytes_freed bigint,
-    OUT disk_bytes bigint,
-    OUT wal_bytes bigint,
-    OUT seconds double precision,
-    OUT phases jsonb,
-    OUT past_runs int,
-    OUT past_runs_are_own boolean)
-RETURNS SETOF record
-LANGUAGE C VOLATILE PARALLEL RESTRICTED
-AS 'MODULE_PATHNAME', 'pg_cyclone_dry_run';
-
-COMMENT ON FUNCTION dry_run(regclass, text, boolean) IS
-'Rehearses VACUUM of a table, its partitions and their TOAST tables: a row for each says what would be done, and nothing is written. "full" is null for VACUUM, or "inplace" or "rewrite"; freeze is VACUUM''s FREEZE. Reads the pages that VACUUM would scan, all of them for FULL, under AccessShareLock; for roles that may VACUUM the table.
-operation: "VACUUM", "FULL REWRITE" or "FULL INPLACE"; VACUUM also where FULL INPLACE can only vacuum.
-run_by: "engine", or "server": the table would be left to PostgreSQL, and reason says why.
-aggressive: would all pages be scanned that are not all-frozen?
-pages: the table''s. pages_scanned: how many VACUUM would scan. pages_after: how many would be left; an estimate for FULL.
-rows_removed: rows that are dead to all. rows_remaining: all others, as VACUUM estimates them where it skips pages; of them rows_dead are dead but not yet removable, for the sake of held_by.
-rows_frozen, pages_frozen: what would be frozen; pages_frozen is null for FULL, rows_frozen for FULL INPLACE, too.
-dead_items, dead_item_pages: rows to be deleted from indexes, and pages that have some. index_scans: passes over the indexes for their sake, as far as maintenance_work_mem goes; 0 if they would be bypassed; null for FULL.
-bytes_freed: given back to the file system, in bytes, in FULL by indexes, too, and in FULL REWRITE by the TOAST table. disk_bytes: needed meanwhile, in bytes. wal_bytes: WAL written, in bytes; of FULL INPLACE as past runs of the table have it, null if there is none. All are estimates.
-seconds, phases: how long it would take, and each phase, in seconds, estimated from past runs in cyclone.history (their number is past_runs), of this table or of others (past_runs_are_own); null if there is none that the user may see.';
-
 CREATE FUNCTION horizon_rows(
     OUT kind text,
     OUT pid int,

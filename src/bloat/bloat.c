@@ -86,15 +86,6 @@ typedef enum BloatColumn
 	BLOAT_COLUMNS
 } BloatColumn;
 
-/* A row of the result */
-typedef struct RelationBloat
-{
-	Oid			relid;
-	char		relkind;
-	bool		is_missing;		/* locked or unreadable: no estimate */
-	BloatEstimate estimate;
-} RelationBloat;
-
 /* A relation that is to be read */
 typedef struct Reading
 {
@@ -116,6 +107,7 @@ typedef struct BloatReport
 	bool		in_place;		/* can VACUUM (FULL INPLACE) compact it? */
 	bool		all_kinds;		/* estimate all that it builds anew, if
 								 * roughly */
+	bool		table_only;
 	List	   *rows;			/* of RelationBloat; the table's is first */
 } BloatReport;
 
@@ -129,6 +121,7 @@ static bool estimate_relation(Reading *reading);
 static void read_relation(void *arg);
 static void read_index_roughly(const Reading *reading);
 static void report_table(BloatReport *report, Oid relid);
+static void report_toast(BloatReport *report, Oid relid);
 static void report_heap(BloatReport *report, Relation rel);
 static void report_index(BloatReport *report, Oid relid, const RelationBloat *table);
 static Relation open_relation(const BloatReport *report, Oid relid, bool *locked_by_other);
@@ -284,6 +277,20 @@ bloat_could_win(Oid relid)
 	return bytes;
 }
 
+/* bloat_of_table -- see bloat.h. */
+List *
+bloat_of_table(Relation rel, uint32 most_pages, bool with_rest)
+{
+	BloatReport report = {.wait = true,.most_pages = most_pages,.all_kinds = true,
+	.table_only = !with_rest};
+
+	pg_prng_seed(&report.prng, pg_prng_uint64(&pg_global_prng_state));
+	report_heap(&report, rel);
+	if (with_rest)
+		report_toast(&report, rel->rd_rel->reltoastrelid);
+	return report.rows;
+}
+
 /* bloat_may_be_told -- see bloat.h. */
 bool
 bloat_may_be_told(Oid relid)
@@ -367,22 +374,25 @@ report_table(BloatReport *report, Oid relid)
 		report->in_place = !IsCatalogRelation(rel) && !RelationIsUsedAsCatalogTable(rel) &&
 			rel->rd_rel->relam == HEAP_TABLE_AM_OID;
 		report_heap(report, rel);
-		if (OidIsValid(rel->rd_rel->reltoastrelid))
-		{
-			Relation	toast = open_relation(report, rel->rd_rel->reltoastrelid,
-											  &locked_by_other);
-
-			if (toast != NULL)
-			{
-				report_heap(report, toast);
-				relation_close(toast, AccessShareLock);
-			}
-			else if (locked_by_other)
-				add_row(report, rel->rd_rel->reltoastrelid,
-						RELKIND_TOASTVALUE)->is_missing = true;
-		}
+		report_toast(report, rel->rd_rel->reltoastrelid);
 	}
 	relation_close(rel, AccessShareLock);
+}
+
+/* report_toast -- estimate a TOAST table and its index, if there is one. */
+static void
+report_toast(BloatReport *report, Oid relid)
+{
+	bool		locked_by_other;
+	Relation	toast = OidIsValid(relid) ? open_relation(report, relid, &locked_by_other) : NULL;
+
+	if (toast != NULL)
+	{
+		report_heap(report, toast);
+		relation_close(toast, AccessShareLock);
+	}
+	else if (OidIsValid(relid) && locked_by_other)
+		add_row(report, relid, RELKIND_TOASTVALUE)->is_missing = true;
 }
 
 /* report_heap -- estimate an open table or TOAST table, and its indexes. */
@@ -390,7 +400,7 @@ static void
 report_heap(BloatReport *report, Relation rel)
 {
 	RelationBloat *row = add_row(report, RelationGetRelid(rel), rel->rd_rel->relkind);
-	List	   *indexes = RelationGetIndexList(rel);
+	List	   *indexes = report->table_only ? NIL : RelationGetIndexList(rel);
 	Reading		reading = {
 		.rel = rel,
 		.most_pages = report->most_pages,
@@ -513,6 +523,7 @@ read_index_roughly(const Reading *reading)
 	double		pages = index_rebuilt_pages(reading->rel, reading->most_pages, reading->prng);
 
 	estimate->known = true;
+	estimate->rewritten_pages = pages;
 	estimate->inplace_pages = estimate->pages;
 	if (pages < estimate->pages * (1 - ROUGHLY_BLOATED_FRACTION) &&
 		!reading->rel->rd_index->indisexclusion)

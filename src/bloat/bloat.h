@@ -10,6 +10,7 @@
 #ifndef CYCLONE_BLOAT_H
 #define CYCLONE_BLOAT_H
 
+#include "nodes/pg_list.h"
 #include "utils/rel.h"
 
 #include "bloat/page_sample.h"
@@ -36,7 +37,26 @@ typedef struct BloatEstimate
 	/* of a heap: what its indexes point at */
 	Total		live_roots;		/* rows, or HOT chains, not all dead */
 	double		dead_roots;		/* share of those that are dead, 0 to 1 */
+
+	/* of a heap: what a VACUUM finds, and how much WAL it writes for the heap */
+	double		live_rows;
+	double		dead_rows;
+	double		held_rows;
+	double		dead_items;		/* whose index entries it deletes, */
+	double		dead_item_pages;	/* and the pages that have some */
+	double		vacuum_wal;
+	double		freeze_wal;		/* besides, if it freezes all-visible pages */
+	double		image_share;	/* pages logged in full when changed, 0 to 1 */
 } BloatEstimate;
+
+/* An estimate of a table, of its TOAST table, or of an index of either */
+typedef struct RelationBloat
+{
+	Oid			relid;
+	char		relkind;
+	bool		is_missing;		/* locked or unreadable: no estimate */
+	BloatEstimate estimate;
+} RelationBloat;
 
 /* May the current user see figures of this table, if it exists? */
 extern bool bloat_may_be_told(Oid relid);
@@ -48,6 +68,13 @@ extern bool bloat_may_be_told(Oid relid);
  * an active snapshot; needs no privilege.
  */
 extern double bloat_could_win(Oid relid);
+
+/*
+ * A list of RelationBloat: for an open and locked heap, and with_rest, for its indexes and
+ * its TOAST table, too, in this order.  Waits for locks on these.  Indexes that are no
+ * btrees have sizes, too, if index_bloat_is_known.  There is a warning if a relation can't be read.
+ */
+extern List *bloat_of_table(Relation rel, uint32 most_pages, bool with_rest);
 
 /*
  * Call a routine that reads an open relation, in a subtransaction.  Returns false,

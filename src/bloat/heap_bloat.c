@@ -4,9 +4,9 @@
  *	  How much of a table's pages its rows need.
  *
  * Each page of the sample is read under a share lock, tuple by tuple.  A tuple is
- * live, dead, or dead but perhaps visible to an old snapshot.  row_state.c finds
- * that out by PostgreSQL's rules, but sets no hint bits: a report makes no page
- * dirty and writes no WAL.
+ * live, dead, or dead but perhaps visible to an old snapshot, by PostgreSQL's rules.
+ * Its routine would set hint bits, so it is not called: a report makes no page dirty and
+ * writes no WAL.
  *
  * The rows of the sample are packed anew, one after the other, as VACUUM FULL does
  * it, to learn how many pages all rows would fill.  This accounts for fillfactor,
@@ -30,12 +30,20 @@
 #include "access/heapam.h"
 #include "access/htup_details.h"
 #include "access/transam.h"
+#include "access/xlog.h"
 #include "storage/bufmgr.h"
 #include "storage/bufpage.h"
 #include "storage/procarray.h"
 
 #include "bloat/bloat.h"
-#include "bloat/row_state.h"
+
+typedef enum RowState
+{
+	ROW_NONE,					/* no row in this item, or no longer */
+	ROW_LIVE,
+	ROW_HELD,					/* dead, but a snapshot may see it */
+	ROW_DEAD,
+} RowState;
 
 /* What is measured on each page, in bytes */
 enum
@@ -48,8 +56,20 @@ enum
 	HEAP_ROOM,					/* how much of that the page can hold */
 	HEAP_ROOTS,					/* not in bytes: roots with a row that isn't
 								 * dead */
+	/* not in bytes, either */
+	HEAP_LIVE_ROWS,
+	HEAP_DEAD_ROWS,
+	HEAP_HELD_ROWS,
+	HEAP_DEAD_ITEMS,
+	HEAP_DEAD_ITEM_PAGES,
+	/* bytes of WAL */
+	HEAP_VACUUM_WAL,
+	HEAP_FREEZE_WAL,
 	HEAP_QUANTITIES
 };
+
+/* The bytes of a WAL record, beside its data */
+#define RECORD_BYTES		60
 
 /* Rows that are packed anew */
 typedef struct Packing
@@ -69,14 +89,21 @@ typedef struct HeapSurvey
 	OffsetNumber item;			/* and which of its items */
 	double		live_roots;
 	double		dead_roots;
+	bool		has_indexes;
+	XLogRecPtr	redo;			/* pages changed since then are logged in part */
+	double		images;			/* pages that would be logged in full */
 } HeapSurvey;
 
+static void estimate_vacuum(const HeapSurvey *survey, const PageSample *sample,
+							BloatEstimate *estimate);
 static void name_place(void *arg);
 static void check_item(const HeapSurvey *survey, Page page, ItemId item);
 static void measure_page(HeapSurvey *survey, Page page, double *quantities);
 static double count_roots(HeapSurvey *survey, Page page, const RowState *states);
 static bool chain_has_row(Page page, const RowState *states, OffsetNumber off);
-static RowState short_state(const HeapSurvey *survey, HeapTupleHeader tuple);
+static RowState row_state(HeapTupleHeader tuple, TransactionId oldest_xmin);
+static void measure_wal(HeapSurvey *survey, Page page, const RowState *states,
+						double *quantities);
 static void pack(Packing *packing, Size length);
 static double packed_bytes(const Packing *packing);
 static double packed_pages(const Packing *packing);
@@ -104,6 +131,8 @@ heap_bloat(Relation rel, uint32 most_pages, pg_prng_state *prng,
 	survey.packing.page_room = BLCKSZ - SizeOfPageHeaderData -
 		RelationGetTargetPageFreeSpace(rel, HEAP_DEFAULT_FILLFACTOR);
 	survey.oldest_xmin = GetOldestNonRemovableTransactionId(rel);
+	survey.has_indexes = rel->rd_rel->relhasindex;
+	survey.redo = fullPageWrites && RelationNeedsWAL(rel) ? GetRedoRecPtr() : InvalidXLogRecPtr;
 
 	error_context_stack = &callback;
 	while (BufferIsValid(buffer = page_sample_next(sample)))
@@ -130,6 +159,7 @@ heap_bloat(Relation rel, uint32 most_pages, pg_prng_state *prng,
 	if (survey.dead_roots > 0)
 		estimate->dead_roots = survey.dead_roots / (survey.live_roots + survey.dead_roots);
 	Assert(estimate->dead_roots >= 0 && estimate->dead_roots <= 1);
+	estimate_vacuum(&survey, sample, estimate);
 
 	kept = page_sample_total(sample, HEAP_KEPT);
 	if (packed_bytes(&survey.packing) > 0)
@@ -144,6 +174,20 @@ heap_bloat(Relation rel, uint32 most_pages, pg_prng_state *prng,
 		estimate->inplace_pages = Min(ceil(estimate->pages * kept.value / room),
 									  estimate->pages);
 	page_sample_end(sample);
+}
+
+/* estimate_vacuum -- fills in what VACUUM finds and logs. */
+static void
+estimate_vacuum(const HeapSurvey *survey, const PageSample *sample, BloatEstimate *estimate)
+{
+	estimate->live_rows = page_sample_total(sample, HEAP_LIVE_ROWS).value;
+	estimate->dead_rows = page_sample_total(sample, HEAP_DEAD_ROWS).value;
+	estimate->held_rows = page_sample_total(sample, HEAP_HELD_ROWS).value;
+	estimate->dead_items = page_sample_total(sample, HEAP_DEAD_ITEMS).value;
+	estimate->dead_item_pages = page_sample_total(sample, HEAP_DEAD_ITEM_PAGES).value;
+	estimate->vacuum_wal = page_sample_total(sample, HEAP_VACUUM_WAL).value;
+	estimate->freeze_wal = page_sample_total(sample, HEAP_FREEZE_WAL).value;
+	estimate->image_share = survey->images / Max(estimate->sampled_pages, 1);
 }
 
 /* name_place -- the context of an error: the row that is being looked at. */
@@ -178,6 +222,7 @@ measure_page(HeapSurvey *survey, Page page, double *quantities)
 	RowState	states[MaxOffsetNumber + 1];
 	OffsetNumber maxoff;
 	double		redirects = 0;
+	double		dead_roots;
 	double		room;
 
 	if (PageIsNew(page))
@@ -205,18 +250,24 @@ measure_page(HeapSurvey *survey, Page page, double *quantities)
 
 		/* on an all-visible page each row is live */
 		states[off] = PageIsAllVisible(page) ? ROW_LIVE :
-			short_state(survey, (HeapTupleHeader) PageGetItem(page, item));
+			row_state((HeapTupleHeader) PageGetItem(page, item), survey->oldest_xmin);
 		if (states[off] == ROW_DEAD)
 		{
 			quantities[HEAP_DEAD] += length;
+			quantities[HEAP_DEAD_ROWS]++;
 			continue;
 		}
 		quantities[states[off] == ROW_LIVE ? HEAP_LIVE : HEAP_HELD] += length;
+		quantities[states[off] == ROW_LIVE ? HEAP_LIVE_ROWS : HEAP_HELD_ROWS]++;
 		quantities[HEAP_KEPT] += MAXALIGN(length) + sizeof(ItemIdData);
 		pack(&survey->packing, length);
 	}
+	dead_roots = survey->dead_roots;
 	quantities[HEAP_ROOTS] = count_roots(survey, page, states);
+	quantities[HEAP_DEAD_ITEMS] = survey->dead_roots - dead_roots;
+	quantities[HEAP_DEAD_ITEM_PAGES] = survey->dead_roots > dead_roots;
 	quantities[HEAP_FREE] = PageGetExactFreeSpace(page);
+	measure_wal(survey, page, states, quantities);
 
 	room = survey->packing.page_room - redirects * sizeof(ItemIdData);
 	if (packed_pages(&survey->packing) > 0)
@@ -290,17 +341,87 @@ chain_has_row(Page page, const RowState *states, OffsetNumber off)
 }
 
 /*
- * short_state
- *		The state of a row; if running transactions have inserted or deleted it, it
- *		is live.
+ * row_state
+ *		Returns what HeapTupleSatisfiesVacuum would say of a row, but sets no hint bit.
+ *
+ * A row that a running transaction has inserted or deleted is live.  The page is locked,
+ * so that VACUUM can't freeze the row's transactions meanwhile and then let the commit log
+ * forget them.
  */
 static RowState
-short_state(const HeapSurvey *survey, HeapTupleHeader tuple)
+row_state(HeapTupleHeader tuple, TransactionId oldest_xmin)
 {
-	bool		lacks_hints = false;
-	RowState	state = row_state(tuple, survey->oldest_xmin, &lacks_hints);
+	uint16		infomask = tuple->t_infomask;
+	TransactionId xmax;
 
-	return state == ROW_INSERTED || state == ROW_DELETED ? ROW_LIVE : state;
+	Assert(TransactionIdIsValid(oldest_xmin));
+
+	if (!HeapTupleHeaderXminCommitted(tuple))
+	{
+		TransactionId xmin = HeapTupleHeaderGetRawXmin(tuple);
+
+		if (HeapTupleHeaderXminInvalid(tuple))
+			return ROW_DEAD;
+		if (TransactionIdIsInProgress(xmin))
+			return ROW_LIVE;
+		if (!TransactionIdDidCommit(xmin))
+			return ROW_DEAD;
+	}
+	if ((infomask & HEAP_XMAX_INVALID) || HEAP_XMAX_IS_LOCKED_ONLY(infomask))
+		return ROW_LIVE;
+
+	xmax = HeapTupleHeaderGetUpdateXid(tuple);
+	if ((infomask & HEAP_XMAX_IS_MULTI) || !(infomask & HEAP_XMAX_COMMITTED))
+	{
+		if (!TransactionIdIsValid(xmax))
+			return ROW_LIVE;
+		if (TransactionIdIsInProgress(xmax))
+			return ROW_LIVE;
+		if (!TransactionIdDidCommit(xmax))
+			return ROW_LIVE;
+	}
+	return TransactionIdPrecedes(xmax, oldest_xmin) ? ROW_DEAD : ROW_HELD;
+}
+
+/*
+ * measure_wal
+ *		How much WAL VACUUM writes for a page: a record where it prunes the page, one for
+ *		its dead items, and one as it becomes all-visible, with what it leaves of the page
+ *		if that is the page's first change since the last checkpoint began.
+ */
+static void
+measure_wal(HeapSurvey *survey, Page page, const RowState *states, double *quantities)
+{
+	bool		needs_image = PageGetLSN(page) <= survey->redo;
+	double		image = needs_image ? SizeOfPageHeaderData + quantities[HEAP_KEPT] : 0;
+	double		rows = quantities[HEAP_LIVE_ROWS];
+	double		freezing = RECORD_BYTES + rows * sizeof(OffsetNumber);
+	bool		is_frozen = true;
+
+	survey->images += needs_image;
+	if (PageIsAllVisible(page))
+	{
+		for (OffsetNumber off = FirstOffsetNumber; off <= PageGetMaxOffsetNumber(page); off++)
+			if (states[off] == ROW_LIVE)
+				is_frozen &= HeapTupleHeaderXminFrozen((HeapTupleHeader)
+													   PageGetItem(page, PageGetItemId(page, off)));
+		if (!is_frozen)
+			quantities[HEAP_FREEZE_WAL] = image + freezing;
+		return;
+	}
+
+	if (quantities[HEAP_DEAD_ROWS] > 0)
+	{
+		quantities[HEAP_VACUUM_WAL] += RECORD_BYTES + image +
+			quantities[HEAP_DEAD_ROWS] * sizeof(OffsetNumber);
+	}
+	/* a page that is logged in full is frozen, too */
+	quantities[needs_image ? HEAP_VACUUM_WAL : HEAP_FREEZE_WAL] += freezing;
+	if (quantities[HEAP_DEAD_ITEMS] > 0 && survey->has_indexes)
+		quantities[HEAP_VACUUM_WAL] += RECORD_BYTES +
+			quantities[HEAP_DEAD_ITEMS] * sizeof(OffsetNumber);
+	else if (quantities[HEAP_DEAD_ROWS] == 0 && quantities[HEAP_HELD_ROWS] == 0)
+		quantities[HEAP_VACUUM_WAL] += RECORD_BYTES + (XLogHintBitIsNeeded() ? image : 0);
 }
 
 /* pack -- add a tuple of this length to the last page, or to a new one. */

@@ -15,7 +15,7 @@
 #include "utils/rel.h"
 
 /* The most quantities that are measured on a page */
-#define MAX_QUANTITIES	7
+#define MAX_QUANTITIES	14
 
 typedef struct PageSample PageSample;
 

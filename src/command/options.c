@@ -60,7 +60,6 @@ static void read_latency_target(const DefElem *def, VacuumOptions *options);
 static const char *option_string(const DefElem *def);
 static bool read_bool(const DefElem *def, bool *value);
 static void set_freeze_ages(VacuumParams *params);
-static void refuse_inplace_with(const char *option);
 static void explain_full(const DefElem *def);
 static void refuse_without_engine(const char *option);
 static void explain_parallel(const DefElem *def);
@@ -597,19 +596,17 @@ options_agree(const VacuumStmt *stmt, const VacuumOptions *options)
 	if (flags & VACOPT_INPLACE)
 	{
 		if (flags & VACOPT_ONLY_DATABASE_STATS)
-			refuse_inplace_with("ONLY_DATABASE_STATS");
+			vacuum_options_refuse("FULL INPLACE", "ONLY_DATABASE_STATS");
 		if (!(flags & VACOPT_PROCESS_MAIN))
-			refuse_inplace_with("PROCESS_MAIN false");
+			vacuum_options_refuse("FULL INPLACE", "PROCESS_MAIN false");
 		if (options->params.truncate == VACOPTVALUE_DISABLED)
-			refuse_inplace_with("TRUNCATE false");
+			vacuum_options_refuse("FULL INPLACE", "TRUNCATE false");
 	}
 
 	if (flags & VACOPT_ONLY_DATABASE_STATS)
 	{
 		if (options->has_latency_target)
-			ereport(ERROR,
-					(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
-					 errmsg("VACUUM option LATENCY_TARGET cannot be used with ONLY_DATABASE_STATS")));
+			vacuum_options_refuse("LATENCY_TARGET", "ONLY_DATABASE_STATS");
 		if (stmt->rels != NIL)
 			return false;
 		if (flags & ~(VACOPT_VACUUM | VACOPT_VERBOSE |
@@ -636,17 +633,14 @@ options_agree(const VacuumStmt *stmt, const VacuumOptions *options)
 	return true;
 }
 
-/*
- * refuse_inplace_with
- *		Raises the error for an option that can't be used with FULL INPLACE.
- */
-static void
-refuse_inplace_with(const char *option)
+/* vacuum_options_refuse -- see options.h. */
+void
+vacuum_options_refuse(const char *option, const char *with)
 {
 	ereport(ERROR,
 			(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
-			 errmsg("VACUUM option FULL INPLACE cannot be used with %s", option),
-			 errhint("Leave %s out.", option)));
+			 errmsg("VACUUM option %s cannot be used with %s", option, with),
+			 errhint("Leave %s out.", with)));
 }
 
 /* repack_options_read -- see options.h. */

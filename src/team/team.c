@@ -615,13 +615,6 @@ team_segment(const Team *team)
 	return team->block ? team->block : team->pcxt ? team->pcxt->seg : NULL;
 }
 
-/* team_planned_workers -- how many workers the leader asked for. */
-int
-team_planned_workers(const Team *team)
-{
-	return team->planned_workers;
-}
-
 /* team_launched_workers -- how many of them the server could start. */
 int
 team_launched_workers(const Team *team)

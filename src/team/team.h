@@ -88,7 +88,6 @@ extern void team_work(const TeamWorker *worker, dsm_segment *segment, shm_toc *t
 extern void team_sleep(ConditionVariable *changed, uint32 wait_event);
 extern void *team_shared(const Team *team);
 extern dsm_segment *team_segment(const Team *team);
-extern int	team_planned_workers(const Team *team);
 extern int	team_launched_workers(const Team *team);
 extern bool team_lacked_memory(void);
 

@@ -1,4 +1,4 @@
-"""VACUUM (DRY_RUN) says what VACUUM does afterwards, and writes nothing."""
+"""VACUUM (DRY_RUN) estimates what VACUUM does afterwards, and writes nothing."""
 
 import re
 
@@ -8,7 +8,7 @@ import pytest
 from cyclone_lab import checks
 from test_seam import by_engine, said
 
-EVERY_VERSION = "what PostgreSQL freezes, skips and truncates is its own, in each version"
+EVERY_VERSION = "what PostgreSQL removes and logs is its own, in each version"
 
 SHAPES = {
     "deleted here and there": ["DELETE FROM t WHERE id % 7 = 0"],
@@ -23,7 +23,7 @@ SHAPES = {
     "dead items before": ["DELETE FROM t WHERE id % 7 = 0", "VACUUM (INDEX_CLEANUP off) t", "UPDATE t SET note = 'e' WHERE id % 5 = 0"],
     "locked": ["SELECT FROM t WHERE id % 5 = 0 FOR UPDATE", "DELETE FROM t WHERE id % 10 = 0"],
 }
-COLUMNS = "pages, pages_scanned, pages_after, rows_removed, rows_remaining, rows_dead, dead_item_pages, dead_items, index_scans"
+UNITS = {"bytes": 1, "kB": 1024, "MB": 1024**2}
 
 
 @pytest.fixture
@@ -36,42 +36,48 @@ def t(conn):
     return conn
 
 
-def expected(conn, full=None, freeze=False, columns=COLUMNS):
-    query = f"SELECT {columns} FROM cyclone.dry_run('t', %s, %s) WHERE relation = 't'::regclass"
-    return conn.execute(query, (full, freeze)).fetchone()
+def numbers(pattern: str, report: str) -> tuple[int, ...]:
+    return tuple(map(int, re.search(pattern, report).groups()))
 
 
-def done(report):
-    """The same numbers from what VACUUM VERBOSE says of the table itself, and how many rows were frozen."""
+def size(pattern: str, report: str) -> int:
+    """Return the bytes that such a text stands for."""
+    number, unit = re.search(pattern + r" (\d+) (bytes|kB|MB)", report).groups()
+    return int(number) * UNITS[unit]
 
-    def numbers(pattern):
-        return tuple(map(int, re.search(pattern, report).groups()))
 
-    removed_pages, remain, scanned = numbers(r"pages: (\d+) removed, (\d+) remain, (\d+) scanned")
-    removed, remaining, dead = numbers(r"tuples: (\d+) removed, (\d+) remain, (\d+) are dead but not yet removable")
-    scans = numbers(r"index scans: (\d+)")[0]
+def dry_run(conn, options: str = "", table: str = "t") -> str:
+    return said(conn, f"VACUUM (DRY_RUN, PROCESS_TOAST off{', ' + options if options else ''}) {table}")
+
+
+def foreseen(report: str) -> tuple[int, ...]:
+    """Return pages, rows removed, remaining and dead, passes over indexes, and pages with dead items, and these."""
+    scanned, skipped = numbers(r"pages: (\d+) scanned, (\d+) skipped", report)
+    rows = numbers(r"tuples: (\d+) removed, (\d+) remain, (\d+) are dead but not yet removable", report)
+    indexes = re.search(r"index scans: (\d+), .*; (\d+) pages have (\d+) dead item identifiers", report)
+    return (scanned + skipped, *rows, *(map(int, indexes.groups()) if indexes else ()))
+
+
+def done(report: str) -> tuple[int, ...]:
+    """Return the same numbers from what VACUUM VERBOSE says of the table."""
+    removed_pages, remain = numbers(r"pages: (\d+) removed, (\d+) remain", report)
+    rows = numbers(r"tuples: (\d+) removed, (\d+) remain, (\d+) are dead but not yet removable", report)
     items = re.search(r"index scan (?:needed|bypassed|not needed): (\d+) pages from table .* (?:had|have) (\d+) dead item identifiers", report)
-    item_pages, dead_items = (int(items[1]), int(items[2])) if items else (0, 0)
-    frozen = re.search(r"frozen: (\d+) pages? from table \([\d.]+% of total\) had (\d+) tuples frozen", report)
-    return (
-        (removed_pages + remain, scanned, remain, removed, remaining, dead, item_pages, dead_items, scans),
-        tuple(map(int, frozen.groups())) if frozen else (0, 0),
-    )
+    return (removed_pages + remain, *rows, *numbers(r"index scans: (\d+)", report), *(map(int, items.groups()) if items else (0, 0)))
 
 
-@pytest.mark.parametrize("freeze", [False, True])
 @pytest.mark.parametrize("shape", SHAPES)
-def test_as_vacuum_does_it(t, shape, freeze):
+def test_as_vacuum_does_it(t, shape):
+    """Of a table that is smaller than the sample all rows are counted."""
     for statement in SHAPES[shape]:
         t.execute(statement)
-    foreseen = expected(t, freeze=freeze)
-    frozen = expected(t, freeze=freeze, columns="pages_frozen, rows_frozen")
-    report = said(t, f"VACUUM (VERBOSE, PROCESS_TOAST off{', FREEZE' if freeze else ''}) t")
+    expected = foreseen(dry_run(t))
+    report = said(t, "VACUUM (VERBOSE, PROCESS_TOAST off) t")
     assert by_engine(report)
-    result, froze = done(report)
-    if shape == "without index":  # where VACUUM reports no items
-        foreseen, result = foreseen[:-3], result[:-3]
-    assert (foreseen, frozen) == (result, froze)
+    result = done(report)[: len(expected)]
+    # of pages that it skips VACUUM only estimates the rows
+    assert expected[2] == t.execute("SELECT count(*) FROM t").fetchone()[0]
+    assert expected[:2] + expected[3:] == result[:2] + result[3:]
     checks.assert_clean(t, "t")
 
 
@@ -92,7 +98,6 @@ def test_nothing_is_written(t, cluster, full):
     with t.transaction():
         options = ", ".join(filter(None, ["DRY_RUN", full]))
         assert 'of table "' in said(t, f"VACUUM ({options}) t")
-        t.execute("SELECT count(*) FROM cyclone.dry_run('t', %s)", ("inplace" if "INPLACE" in full else None,))
         wal = t.execute("SELECT pg_current_xact_id_if_assigned()").fetchone()
         locks = t.execute("SELECT DISTINCT mode FROM pg_locks WHERE pid = pg_backend_pid() AND relation = 't'::regclass").fetchall()
     assert wal == (None,) and set(locks) <= {("AccessShareLock",)}
@@ -107,47 +112,74 @@ def test_nothing_is_written(t, cluster, full):
     assert [file.read_bytes() for file in files] == bytes_before
 
 
+@pytest.mark.parametrize("options", ["", "FREEZE", "FULL INPLACE", "FULL"])
+@pytest.mark.parametrize("logged_before", [False, True])
+def test_wal(cluster, db, t, options, logged_before):
+    """Also in a session that has written nothing yet, which doesn't know when the last checkpoint began."""
+    t.execute("INSERT INTO t SELECT i, md5(i::text) FROM generate_series(4001, 60000) i")
+    t.execute("VACUUM t")
+    t.execute("DELETE FROM t WHERE id % 2 = 0")
+    t.execute("SELECT count(*) FROM t")
+    t.execute("CHECKPOINT")
+    if logged_before:
+        t.execute("UPDATE t SET note = 'x' WHERE id % 40 = 1")  # some of every page
+        t.execute("SELECT count(*) FROM t")
+    with cluster.connect(db) as conn:
+        expected = size("WAL: about", said(conn, f"VACUUM (DRY_RUN{', ' + options if options else ''}) t"))
+        before = conn.execute("SELECT pg_current_wal_insert_lsn()").fetchone()
+        conn.execute(f"VACUUM {'(' + options + ')' if options else ''} t")
+        [written] = conn.execute("SELECT pg_wal_lsn_diff(pg_current_wal_insert_lsn(), %s)::bigint", before).fetchone()
+    assert written / 2 < expected < 2 * written
+    checks.assert_clean(t, "t")
+
+
 @pytest.mark.once
 def test_what_is_held_back(t, cluster, db):
-    """By whom, and the times that past runs took."""
+    """By whom."""
     with cluster.connect(db) as other:
         other.execute("BEGIN ISOLATION LEVEL REPEATABLE READ")
         other.execute("SELECT txid_current()")
-        pid = other.info.backend_pid
         t.execute("DELETE FROM t WHERE id % 7 = 0")
-        removed, dead, holder, seconds, runs = expected(t, columns="rows_removed, rows_dead, held_by, seconds, past_runs_are_own")
-        assert (removed, dead, runs) == (0, 4000 // 7, False) and str(pid) in holder
-        assert f"{4000 // 7} are dead but not yet removable\n" in said(t, "VACUUM (DRY_RUN) t")
-    t.execute("VACUUM (INDEX_CLEANUP on) t")
-    t.execute("DELETE FROM t WHERE id % 5 = 0")
-    seconds, phases, runs, own = expected(t, columns="seconds, phases, past_runs, past_runs_are_own")
-    assert (runs, own) == (1, True) and seconds > 0 and abs(sum(phases.values()) - seconds) < 0.001
-    assert "as the last 1 runs on it have it" in said(t, "VACUUM (DRY_RUN) t")
+        report = dry_run(t)
+        assert foreseen(report)[1:4] == (0, 4000, 4000 // 7)
+        assert re.search(rf"horizon: the removal of dead rows is held back by .*{other.info.backend_pid}", report)
+
+
+@pytest.mark.once
+def test_time(t):
+    """By past runs, at the speed that they had while they didn't sleep."""
+    assert " on it " not in dry_run(t)
+    t.execute("SET vacuum_cost_delay = 20; SET vacuum_cost_limit = 50")
+    for number in (1, 2, 3):
+        t.execute(f"UPDATE t SET note = 'x' WHERE id % 3 = {number % 3}")
+        t.execute("VACUUM (INDEX_CLEANUP on) t")
+    [(runs, work, slept, pages)] = t.execute("""
+        SELECT count(*), sum(seconds - slept_seconds), sum(slept_seconds),
+               sum(pages_scanned + (index_scans + 1) * (bytes_before / 8192 - pages_before))
+        FROM cyclone.history_details WHERE relid = 't'::regclass AND operation = 'VACUUM'
+        """).fetchall()
+    t.execute("UPDATE t SET note = 'x'")
+    [(heap, index)] = t.execute("SELECT pg_relation_size('t') / 8192, pg_relation_size('t_id_idx') / 8192").fetchall()
+    report = dry_run(t)
+    seconds, of_runs = re.search(r"time: about ([\d.]+) s without sleep and pauses, as past runs on it \((\d+)\) have it", report).groups()
+    assert int(of_runs) == runs == 3 and slept > 0.1
+    assert float(seconds) == pytest.approx((heap + 2 * index) * float(work) / float(pages), abs=0.001)
+    checks.assert_clean(t, "t")
 
 
 def test_full(t):
-    """Sizes are estimates, from all pages of so small a table."""
+    """Sizes, from all pages of so small a table."""
     t.execute("DELETE FROM t WHERE id % 2 = 0")
     t.execute("ANALYZE t")
-    [rewrite] = t.execute("SELECT operation, run_by, pages_after, disk_bytes, wal_bytes, index_scans FROM cyclone.dry_run('t', 'rewrite') LIMIT 1").fetchall()
-    [inplace] = t.execute("SELECT operation, run_by, pages_after, disk_bytes, wal_bytes FROM cyclone.dry_run('t', 'inplace') LIMIT 1").fetchall()
-    assert rewrite[:2] == ("FULL REWRITE", "engine") and rewrite[5] is None and rewrite[3] >= rewrite[4] > 0
-    assert inplace[:2] == ("FULL INPLACE", "engine") and inplace[4] is None
-    assert inplace[3] == 0  # so small an index isn't built anew
-    report = said(t, "VACUUM (DRY_RUN, FULL) t")
-    assert "needed meanwhile" in report and "\nfrozen: 2000 tuples\n" in report
-    assert expected(t, "rewrite", columns="rows_frozen, pages_frozen") == (2000, None)
-    assert expected(t, "inplace", columns="rows_frozen, pages_frozen") == (None, None)
-    t.execute("VACUUM (FULL INPLACE) t")
     pages = "SELECT pg_relation_size('t') / 8192"
-    assert abs(inplace[2] - t.execute(pages).fetchone()[0]) <= 2
-    frozen = expected(t, "rewrite", columns="rows_frozen")[0]
-    items = "generate_series(0, pg_relation_size('t') / 8192 - 1) b, heap_page_items(get_raw_page('t', b::int))"
-    rows = f"SELECT count(*) FILTER (WHERE t_infomask & 768 = 768), count(*) FROM {items} WHERE t_infomask IS NOT NULL"
-    before = t.execute(rows).fetchone()[0]
+    remain = r"; (\d+) of \d+ pages remain"
+    [rewritten] = numbers(remain, said(t, "VACUUM (DRY_RUN, FULL) t"))
+    [compacted] = numbers(remain, dry_run(t, "FULL INPLACE"))
+    assert " 0 bytes needed meanwhile" in dry_run(t, "FULL INPLACE")  # so small an index isn't built anew
+    t.execute("VACUUM (FULL INPLACE) t")
+    assert abs(compacted - t.execute(pages).fetchone()[0]) <= 2
     t.execute("VACUUM FULL t")
-    assert t.execute(rows).fetchone() == (before + frozen, 2000)
-    assert abs(rewrite[2] - t.execute(pages).fetchone()[0]) <= 1
+    assert abs(rewritten - t.execute(pages).fetchone()[0]) <= 1
     checks.assert_clean(t, "t")
 
 
@@ -159,45 +191,22 @@ def test_full_inplace_of_a_table_with_a_large_index(conn):
     conn.execute("DELETE FROM w WHERE id % 10 <> 0")
     sizes = "SELECT pg_relation_size('w'), pg_relation_size('w_pkey')"
     [(table, index)] = conn.execute(sizes)
-    query = "SELECT bytes_freed, disk_bytes FROM cyclone.dry_run('w', 'inplace') LIMIT 1"
-    freed, disk = conn.execute(query).fetchone()
-    assert "needed meanwhile" in said(conn, "VACUUM (DRY_RUN, FULL INPLACE) w")
-    assert "needed meanwhile" not in said(conn, "VACUUM (DRY_RUN, FULL INPLACE, INDEX_CLEANUP off) w")
+    report = dry_run(conn, "FULL INPLACE", "w")
+    assert ", 0 bytes needed meanwhile" in dry_run(conn, "FULL INPLACE, INDEX_CLEANUP off", "w")
     conn.execute("VACUUM (FULL INPLACE) w")
     [(new_table, new_index)] = conn.execute(sizes)
     assert index > 2 * new_index
-    assert abs(table + index - new_table - new_index - freed) <= 4 * 8192
-    assert abs(disk - new_index) <= 2 * 8192
+    assert abs(table + index - new_table - new_index - size("disk space:", report)) <= 4 * 8192
+    assert abs(size("given back,", report) - new_index) <= 2 * 8192
     checks.assert_clean(conn, "w")
-
-
-@pytest.mark.once
-def test_wal_of_full_inplace(t):
-    """Only past runs of the table know."""
-    t.execute("DELETE FROM t WHERE id % 2 = 0")
-    query = "SELECT wal_bytes FROM cyclone.dry_run('t', 'inplace') LIMIT 1"
-    assert t.execute(query).fetchone() == (None,)
-    t.execute("VACUUM (FULL INPLACE) t")
-    t.execute("INSERT INTO t SELECT i, md5(i::text) FROM generate_series(4001, 8000) i")
-    t.execute("DELETE FROM t WHERE id % 4 = 0")
-    [(foreseen, shown)] = t.execute(query.replace("wal_bytes", "wal_bytes, pg_size_pretty(wal_bytes)")).fetchall()
-    assert f"\nWAL: about {shown}\n" in said(t, "VACUUM (DRY_RUN, FULL INPLACE) t")
-    t.execute("VACUUM (FULL INPLACE) t")
-    [(written,)] = t.execute("SELECT wal_bytes FROM cyclone.history_details WHERE relid = 't'::regclass ORDER BY id DESC LIMIT 1").fetchall()
-    assert written / 4 < foreseen < 4 * written
 
 
 def test_who_would_do_it(t):
     t.execute("SET cyclone.tables = 'other*'")
-    assert expected(t, columns="run_by, reason") == ("server", "by cyclone.databases or cyclone.tables")
-    assert '" by PostgreSQL: by cyclone.databases or cyclone.tables\n' in said(t, "VACUUM (DRY_RUN) t")
+    assert '" by PostgreSQL: by cyclone.databases or cyclone.tables\n' in dry_run(t)
     t.execute("RESET cyclone.tables")
-    assert expected(t, columns="run_by, reason") == ("engine", None)
-    t.execute("SET cyclone.enabled = off")
-    assert expected(t, columns="run_by, reason") == ("server", "cyclone.enabled is off")
-    t.execute("RESET cyclone.enabled")
-    [(operation, run_by, reason)] = t.execute("SELECT operation, run_by, reason FROM cyclone.dry_run('pg_class', 'rewrite')").fetchall()
-    assert (operation, run_by) == ("FULL REWRITE", "server") and "catalog" in reason
+    assert '" by pg_cyclone\n' in dry_run(t)
+    assert re.search('FULL REWRITE of .* by PostgreSQL: it is a catalog', said(t, "VACUUM (DRY_RUN, FULL) pg_class"))
 
 
 @pytest.mark.once
@@ -213,26 +222,21 @@ def test_which_tables(t):
     assert tables("VACUUM (DRY_RUN) p") == {"p0", "p1"}
     assert tables("VACUUM (DRY_RUN, VERBOSE) p1, t") == {"p1", "t"}
     assert {"p0", "p1", "t"} <= tables("VACUUM (DRY_RUN)")
-    assert t.execute("SELECT count(*) FROM cyclone.dry_run('p')").fetchone() == (4,)
     assert said(t, "VACUUM (DRY_RUN, PROCESS_TOAST off) t").count("dry run: ") == 1
     assert said(t, "VACUUM (DRY_RUN) t").count("dry run: ") == 2
 
 
 @pytest.mark.once
-def test_who_may(t, cluster, db):
-    """Those who may VACUUM the table; others don't wait for its lock."""
-    t.execute("CREATE ROLE clerk; GRANT SELECT ON t TO clerk; GRANT USAGE ON SCHEMA cyclone TO clerk")
+def test_who_may(t):
+    """Those who may VACUUM the table, or its parent, as with VACUUM."""
+    t.execute("CREATE ROLE clerk; GRANT SELECT ON t TO clerk; CREATE TABLE child () INHERITS (t)")
     try:
         t.execute("SET ROLE clerk")
-        assert 'permission denied to vacuum "t", skipping it' in said(t, "VACUUM (DRY_RUN) t")
-        assert expected(t) is None
-        with cluster.connect(db) as other, other.transaction():
-            other.execute("LOCK TABLE t")
-            t.execute("SET statement_timeout = '10s'")
-            assert expected(t) is None, "it stood in the queue for a lock"
-            t.execute("RESET statement_timeout")
+        for table in ("t", "child"):
+            report = said(t, f"VACUUM (DRY_RUN) {table}")
+            assert f'permission denied to vacuum "{table}", skipping it' in report and "dry run" not in report
         t.execute("RESET ROLE; GRANT MAINTAIN ON t TO clerk; SET ROLE clerk")
-        assert expected(t)[4] == 4000
+        assert foreseen(dry_run(t))[2] == 4000
     finally:
         t.execute("RESET ROLE; DROP OWNED BY clerk; DROP ROLE clerk")
 
@@ -254,7 +258,7 @@ def test_options(t):
     with pytest.raises(psycopg.errors.ObjectNotInPrerequisiteState, match="DRY_RUN is pg_cyclone's, which is off"):
         t.execute("VACUUM (DRY_RUN) t")
     t.execute("RESET cyclone.enabled")
-    assert expected(t)[3] == 4000 // 7
+    assert foreseen(dry_run(t))[1] == 4000 // 7
     report = said(t, "VACUUM (DRY_RUN off, VERBOSE) t")
     assert by_engine(report) and f"tuples: {4000 // 7} removed" in report
     assert "finished compacting" in said(t, "VACUUM (DRY_RUN, DRY_RUN false, FULL INPLACE, VERBOSE) t")
@@ -270,5 +274,4 @@ def test_on_a_standby(new_cluster):
     with primary.standby().start() as standby:
         standby.wait_for_replay(primary)
         with standby.connect() as conn:
-            assert expected(conn, columns="rows_removed, rows_remaining, run_by") == (100, 900, "engine")
             assert "tuples: 100 removed, 900 remain" in said(conn, "VACUUM (DRY_RUN) t")

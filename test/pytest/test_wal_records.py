@@ -6,6 +6,8 @@ import struct
 
 import pytest
 
+from cyclone_lab import checks
+
 EVERY_VERSION = "WAL differs"
 
 WIDE = "rpad(i::text, 500, '.')"  # some 15 rows a page
@@ -124,3 +126,19 @@ def test_about_an_empty_page_too(logged, pg_major, was_logged):
         for who in ("ours", "core"):
             [(visible, frozen)] = conn.execute("SELECT * FROM pg_visibility_map_summary(%s)", (who,)).fetchall()
             assert (visible, frozen) == (10, 10)
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_session_freezes_its_first_page_as_any_other(logged, workers):
+    """Pages that are logged in full anyway are frozen, also the first that a process changes."""
+    own, conn = logged
+    for statement in CASES["dead rows"][0].format(t="t", fill=FILL.format(t="t")).split("; "):
+        conn.execute(statement)
+    conn.execute("SELECT count(*) FROM t")
+    conn.execute("CHECKPOINT")
+    with own.connect("logged") as fresh:
+        fresh.execute("SET min_parallel_table_scan_size = 0")
+        fresh.execute(f"VACUUM (PARALLEL {workers}) t")
+    [(pages, visible, frozen)] = conn.execute("SELECT pg_relation_size('t') / 8192, * FROM pg_visibility_map_summary('t')").fetchall()
+    assert (visible, frozen) == (pages, pages)
+    checks.assert_clean(conn, "t")

@@ -73,6 +73,7 @@ static bool redirects_are_sound(Relation rel, Buffer buffer, OffsetNumber maxoff
 static bool freezing_is_opportune(Relation rel, Buffer buffer,
 								  const Judgement *judgement,
 								  bool do_prune, bool do_hint);
+static bool is_logged_in_full(Buffer buffer);
 static int	plan_freezing(TableVacuum *vacuum, Buffer buffer,
 						  const Judgement *judgement,
 						  HeapTupleFreeze *frozen, bool *all_frozen);
@@ -437,8 +438,28 @@ freezing_is_opportune(Relation rel, Buffer buffer, const Judgement *judgement,
 	if (!judgement->all_visible || judgement->all_frozen || !RelationNeedsWAL(rel))
 		return false;
 	if (do_prune)
+		return is_logged_in_full(buffer);
+	return do_hint && XLogHintBitIsNeeded() && is_logged_in_full(buffer);
+}
+
+/*
+ * is_logged_in_full
+ *		Will the page, which is locked, be logged in full as it is changed?
+ *
+ * A process learns when the last checkpoint began, and whether pages are logged in full at
+ * all, with the first record that it inserts.  Until then the server's routine says no, so
+ * both are asked for here.
+ */
+static bool
+is_logged_in_full(Buffer buffer)
+{
+	XLogRecPtr	redo;
+	bool		known_to_log;
+
+	GetFullPageWriteInfo(&redo, &known_to_log);
+	if (known_to_log)
 		return XLogCheckBufferNeedsBackup(buffer);
-	return do_hint && XLogHintBitIsNeeded() && XLogCheckBufferNeedsBackup(buffer);
+	return fullPageWrites && PageGetLSN(BufferGetPage(buffer)) <= GetRedoRecPtr();
 }
 
 /*
