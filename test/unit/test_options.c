@@ -414,7 +414,7 @@ test_wrong_values_are_told_what_to_do(void)
 		{"latency_target", "LATENCY_TARGET requires a value", values},
 		{"latency_target 20", "invalid value for LATENCY_TARGET: \"20\"", values},
 		{"latency_target '20ms'", "invalid value for LATENCY_TARGET: \"20ms\"", values},
-		{"latency_target auto, only_database_stats", "VACUUM option LATENCY_TARGET cannot be used with ONLY_DATABASE_STATS", NULL},
+		{"latency_target auto, only_database_stats", "VACUUM option LATENCY_TARGET cannot be used with ONLY_DATABASE_STATS", "Leave ONLY_DATABASE_STATS out."},
 		{"full inplace, truncate off", "VACUUM option FULL INPLACE cannot be used with TRUNCATE false", "Leave TRUNCATE false out."},
 		{"full inplace, process_main off", "VACUUM option FULL INPLACE cannot be used with PROCESS_MAIN false", "Leave PROCESS_MAIN false out."},
 		{"full inplace, only_database_stats", "VACUUM option FULL INPLACE cannot be used with ONLY_DATABASE_STATS", "Leave ONLY_DATABASE_STATS out."},
