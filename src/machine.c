@@ -3,13 +3,13 @@
  * machine.c
  *	  How many cores there are for this process, and how much memory nobody uses.
  *
- * Linux tells in files: what the machine has, and what the control groups of this
- * process let it have of that, which is how containers are given two and a half
- * cores of sixty-four.  Part of a core counts for nothing, but for the first.
+ * Linux tells in files: what the machine has, and what the control groups (version 2) of
+ * this process let it have of that, which is how containers are given two and a half
+ * cores of sixty-four.  Part of a core counts for nothing, but for the first.  A process
+ * may be allowed on cores that are possible and not there, so those count that are online.
  *
  * Memory that holds the page cache is in use: a process that reads more files than the
- * unused memory holds pushes others' pages out.  A control group has its own page
- * cache.
+ * unused memory holds pushes others' pages out.  A control group has its own page cache.
  *
  * Nothing here but opens and reads files, as the server does itself.  A filter of
  * system calls may end a process that makes others, even to ask for its cores.
@@ -20,80 +20,82 @@
  */
 #include "postgres.h"
 
+#include <ctype.h>
 #include <math.h>
 
 #include "machine.h"
 
 #define MOST_TEXT	8192
+#define GROUPS		"/sys/fs/cgroup"
 
-/* Where control groups of a version have a limit, and the number that it goes with */
-typedef struct GroupFiles
-{
-	const char *controller;		/* "" in version 2; NULL at the end */
-	const char *folder;
-	const char *limit;
-	const char *other;			/* NULL: it is in the same file */
-} GroupFiles;
-
-static const GroupFiles core_files[] = {
-	{"", "/sys/fs/cgroup", "/cpu.max", NULL},
-	{"cpu", "/sys/fs/cgroup/cpu", "/cpu.cfs_quota_us", "/cpu.cfs_period_us"},
-	{NULL}
-};
-
-/* from memory.high on a group's page cache is taken back, before memory.max */
-static const GroupFiles memory_files[] = {
-	{"", "/sys/fs/cgroup", "/memory.max", "/memory.current"},
-	{"", "/sys/fs/cgroup", "/memory.high", "/memory.current"},
-	{"memory", "/sys/fs/cgroup/memory", "/memory.limit_in_bytes", "/memory.usage_in_bytes"},
-	{NULL}
-};
-
-static int	allowed_cores(const char *root);
-static double left_by_groups(const char *root, const GroupFiles *files,
-							 double (*left) (double limit, double other));
-static bool read_limit(const char *root, const GroupFiles *files, const char *group,
-					   double *limit, double *other);
-static double whole_cores(double quota, double period);
-static double unused_bytes(double limit, double usage);
-static char *group_of(char *text, const char *controller);
-static bool leave_group(char *group);
-static bool read_file(const char *root, const char *folder, const char *group, const char *file,
-					  char *text);
+static int	machine_allowed_cores(const char *root);
+static bool machine_is_listed(const char *list, int number);
+static double machine_left_by_groups(const char *root, double (*left_by) (const char *root, const char *group));
+static double machine_group_cores(const char *root, const char *group);
+static double machine_group_memory(const char *root, const char *group);
+static char *machine_group_of(char *text);
+static bool machine_leave_group(char *group);
+static bool machine_read_file(const char *root, const char *folder, const char *group, const char *file,
+							  char *text);
 
 /* machine_cores -- see machine.h. */
 int
 machine_cores(const char *root)
 {
-	int			cores = allowed_cores(root);
-	double		left;
+	int			cores = machine_allowed_cores(root);
+	double		left = machine_left_by_groups(root, machine_group_cores);
 
-	if (cores == 0)
-		return 0;
-	left = left_by_groups(root, core_files, whole_cores);
 	return left < cores ? (int) left : cores;
 }
 
-/* allowed_cores -- on how many this process may run; 0 if that isn't known. */
+/* machine_allowed_cores -- on how many that are online this process may run; 0 if that isn't known. */
 static int
-allowed_cores(const char *root)
+machine_allowed_cores(const char *root)
 {
 	char		text[MOST_TEXT];
-	char	   *mask;
+	char		online[MOST_TEXT];
+	bool		knows_online = machine_read_file(root, "/sys/devices/system/cpu", "", "/online", online);
 	int			cores = 0;
+	int			first = 0;		/* core of the digit */
+	char	   *mask;
 
-	if (!read_file(root, "/proc/self", "", "/status", text) ||
+	if (!machine_read_file(root, "/proc/self", "", "/status", text) ||
 		(mask = strstr(text, "\nCpus_allowed:")) == NULL)
 		return 0;
-	/* hexadecimal digits, with commas between some */
-	for (mask = strchr(mask, ':') + 1; *mask != '\0' && *mask != '\n'; mask++)
+	mask = strchr(mask, ':') + 1;
+	/* hexadecimal digits, with commas between some; the last one is of the first cores */
+	for (char *digit = mask + strcspn(mask, "\n") - 1; digit >= mask; digit--)
 	{
-		char		digit[2] = {*mask, '\0'};
+		char		word[2] = {*digit, '\0'};
+		unsigned long bits = strtoul(word, NULL, 16);
 
-		for (unsigned long bits = strtoul(digit, NULL, 16); bits != 0; bits &= bits - 1)
-			cores++;
+		if (!isxdigit((unsigned char) *digit))
+			continue;
+		for (int bit = 0; bit < 4; bit++)
+			if ((bits >> bit & 1) != 0 && (!knows_online || machine_is_listed(online, first + bit)))
+				cores++;
+		first += 4;
 	}
 	return cores;
+}
+
+/* machine_is_listed -- is this number in a list like "0-3,8"? */
+static bool
+machine_is_listed(const char *list, int number)
+{
+	while (isdigit((unsigned char) *list))
+	{
+		char	   *end;
+		long		from = strtol(list, &end, 10);
+		long		to = *end == '-' ? strtol(end + 1, &end, 10) : from;
+
+		if (from <= number && number <= to)
+			return true;
+		if (*end != ',')
+			break;
+		list = end + 1;
+	}
+	return false;
 }
 
 /* machine_unused_memory -- see machine.h. */
@@ -106,121 +108,88 @@ machine_unused_memory(const char *root)
 				left;
 	int64		unused;
 
-	if (!read_file(root, "/proc", "", "/meminfo", text) ||
+	if (!machine_read_file(root, "/proc", "", "/meminfo", text) ||
 		(field = strstr(text, "\nMemFree:")) == NULL ||
 		sscanf(field, " MemFree: %lf kB", &kilobytes) != 1 || !(kilobytes >= 0 && kilobytes < 1e15))
 		return -1;
 	unused = (int64) (kilobytes * 1024);
-	left = left_by_groups(root, memory_files, unused_bytes);
+	left = machine_left_by_groups(root, machine_group_memory);
 	return left < unused ? (int64) left : unused;
 }
 
 /*
- * left_by_groups
- *		The least of what the control groups of this process, and those around them,
- *		leave; infinite if nothing limits it.
+ * machine_left_by_groups
+ *		The least of what the control group of this process, and those around it, leave;
+ *		infinite if nothing limits it.
  */
 static double
-left_by_groups(const char *root, const GroupFiles *files,
-			   double (*left) (double limit, double other))
+machine_left_by_groups(const char *root, double (*left_by) (const char *root, const char *group))
 {
-	char		groups[MOST_TEXT];
+	char		text[MOST_TEXT];
+	char	   *group;
 	double		least = INFINITY;
 
-	if (!read_file(root, "/proc/self", "", "/cgroup", groups))
+	if (!machine_read_file(root, "/proc/self", "", "/cgroup", text) || (group = machine_group_of(text)) == NULL)
 		return least;
-	for (; files->controller != NULL; files++)
-	{
-		char		text[MOST_TEXT];
-		char	   *group;
-
-		strcpy(text, groups);
-		if ((group = group_of(text, files->controller)) == NULL)
-			continue;
-		do
-		{
-			double		limit,
-						other;
-
-			if (read_limit(root, files, group, &limit, &other))
-				least = fmin(least, left(limit, other));
-		} while (leave_group(group));
-	}
+	do
+		least = fmin(least, left_by(root, group));
+	while (machine_leave_group(group));
 	return least;
 }
 
-/* read_limit -- of one group; false if it has none, as a word in place of a number says. */
-static bool
-read_limit(const char *root, const GroupFiles *files, const char *group, double *limit, double *other)
+/* machine_group_cores -- what its quota of time in each period comes to; without one there is a word in its place. */
+static double
+machine_group_cores(const char *root, const char *group)
 {
 	char		text[MOST_TEXT];
+	double		quota,
+				period;
 
-	if (!read_file(root, files->folder, group, files->limit, text))
-		return false;
-	if (files->other == NULL)
-		return sscanf(text, "%lf %lf", limit, other) == 2;
-	return sscanf(text, "%lf", limit) == 1 &&
-		read_file(root, files->folder, group, files->other, text) &&
-		sscanf(text, "%lf", other) == 1;
+	if (!machine_read_file(root, GROUPS, group, "/cpu.max", text) ||
+		sscanf(text, "%lf %lf", &quota, &period) != 2 || !(quota > 0 && period > 0))
+		return INFINITY;
+	return fmax(floor(quota / period), 1);
 }
 
-/* whole_cores -- what a quota of time in each period comes to. */
+/* machine_group_memory -- from memory.high on its page cache is taken back, before memory.max. */
 static double
-whole_cores(double quota, double period)
+machine_group_memory(const char *root, const char *group)
 {
-	return quota > 0 && period > 0 ? fmax(floor(quota / period), 1) : INFINITY;
+	static const char *const limits[] = {"/memory.max", "/memory.high"};
+	char		text[MOST_TEXT];
+	double		least = INFINITY;
+	double		limit,
+				usage;
+
+	for (int i = 0; i < lengthof(limits); i++)
+		if (machine_read_file(root, GROUPS, group, limits[i], text) && sscanf(text, "%lf", &limit) == 1 &&
+			machine_read_file(root, GROUPS, group, "/memory.current", text) && sscanf(text, "%lf", &usage) == 1)
+			least = fmin(least, fmax(limit - usage, 0));
+	return least;
 }
 
-/* unused_bytes -- version 1 has a limit beyond all memory instead of none. */
-static double
-unused_bytes(double limit, double usage)
-{
-	return limit < 1e18 ? fmax(limit - usage, 0) : INFINITY;
-}
-
-/*
- * group_of
- *		The group for a controller in the text of /proc/self/cgroup, which is changed;
- *		NULL if there is none.
- *
- * A line has a number, controllers with commas between, and the group, with colons
- * between.  Version 2 has no controllers there.
- */
+/* machine_group_of -- the group in the text of /proc/self/cgroup, which is cut there; NULL if there is none. */
 static char *
-group_of(char *text, const char *controller)
+machine_group_of(char *text)
 {
-	char	   *line,
-			   *next;
+	char	   *line = text;
 
-	for (line = text; line != NULL; line = next)
+	/* lines of version 1 have another number, or a name between the colons */
+	while (strncmp(line, "0::", 3) != 0)
 	{
-		char	   *controllers = strchr(line, ':');
-		char	   *group = controllers != NULL ? strchr(controllers + 1, ':') : NULL;
-
-		if ((next = strchr(line, '\n')) != NULL)
-			*next++ = '\0';
-		/* the colon may have been behind the end of the line */
-		if (group == NULL || (next != NULL && group >= next))
-			continue;
-		*group++ = '\0';
-		controllers++;
-		if (*controller == '\0' && *controllers == '\0')
-			return group;
-		while (*controller != '\0' && *controllers != '\0')
-		{
-			size_t		length = strcspn(controllers, ",");
-
-			if (length == strlen(controller) && strncmp(controllers, controller, length) == 0)
-				return group;
-			controllers += length + (controllers[length] == ',');
-		}
+		line = strchr(line, '\n');
+		if (line == NULL)
+			return NULL;
+		line++;
 	}
-	return NULL;
+	line += 3;
+	line[strcspn(line, "\n")] = '\0';
+	return line;
 }
 
-/* leave_group -- on to the group around it; false if that was the outermost. */
+/* machine_leave_group -- on to the group around it; false if that was the outermost. */
 static bool
-leave_group(char *group)
+machine_leave_group(char *group)
 {
 	char	   *last = strrchr(group, '/');
 
@@ -230,9 +199,9 @@ leave_group(char *group)
 	return true;
 }
 
-/* read_file -- the beginning of a file, as a string; false if it can't be read. */
+/* machine_read_file -- the beginning of a file, as a string; false if it can't be read. */
 static bool
-read_file(const char *root, const char *folder, const char *group, const char *file, char *text)
+machine_read_file(const char *root, const char *folder, const char *group, const char *file, char *text)
 {
 	char		path[MAXPGPATH];
 	FILE	   *stream;

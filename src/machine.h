@@ -13,7 +13,7 @@
 #ifndef CYCLONE_MACHINE_H
 #define CYCLONE_MACHINE_H
 
-/* Return on how many cores this process may run, at least 1; 0 if the system doesn't tell. */
+/* Return on how many cores that are online this process may run; 0 if the system doesn't tell. */
 extern int	machine_cores(const char *root);
 
 /*

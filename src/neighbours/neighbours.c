@@ -71,6 +71,8 @@
 #define SECONDS_KEPT		1.0
 #define MS_BETWEEN_FIRST_LOOKS 5
 #define ENOUGH_CORES		1000
+/* They are counted so often: to read a few files takes some 50 microseconds. */
+#define NS_CORES_KEPT		(10 * (uint64) NS_PER_S)
 
 #define WAIT_CLASS_MASK		0xFF000000
 
@@ -101,7 +103,7 @@ static void glance_if_due(uint64 now);
 static bool is_other(int number);
 static bool read_others(uint64 now, NeighboursTimes *times);
 static bool read_process(int number, uint64 now, uint64 *ran, uint64 *waited);
-static int	cores(void);
+static int	neighbours_cores(void);
 
 /* neighbours_law -- see neighbours.h. */
 uint32
@@ -193,7 +195,7 @@ neighbours_look(uint64 now, bool reads_times, NeighboursTimes *times)
 uint32
 neighbours_room(void)
 {
-	return neighbours_law(seen.average, cores());
+	return neighbours_law(seen.average, neighbours_cores());
 }
 
 /* look -- look around. */
@@ -371,22 +373,25 @@ read_process(int number, uint64 now, uint64 *ran, uint64 *waited)
 }
 
 /*
- * cores
- *		How many there are for us.
+ * neighbours_cores
+ *		How many there are for us.  Read again now and then, as cores come and go, and so do
+ *		bounds of containers.
  *
  * If the system doesn't tell there are enough, so that VACUUM makes no way for
  * others by mistake.
  */
 static int
-cores(void)
+neighbours_cores(void)
 {
 	static int	number = 0;
+	static uint64 read_at = 0;
 
-	if (number == 0)
+	if (number == 0 || last_look >= read_at + NS_CORES_KEPT)
 	{
 		number = machine_cores("");
 		if (number == 0)
 			number = ENOUGH_CORES;
+		read_at = last_look;
 	}
 	return DEBUG_LIMIT(cores, number);
 }

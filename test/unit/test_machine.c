@@ -88,17 +88,17 @@ test_cores_are_those_that_a_container_has(void)
 		{"sys/fs/cgroup/cpu.max", "50000 100000\n"}}},
 		{2, {{"proc/self/status", STATUS("3")}, {"proc/self/cgroup", "0::/a\n"},
 		{"sys/fs/cgroup/a/cpu.max", "800000 100000\n"}}},
-		/* version 1, also where the path is that of the host */
-		{4, {{"proc/self/status", STATUS("ff")}, {"proc/self/cgroup", "5:memory:/x\n4:cpu,cpuacct:/docker/1\n0::/\n"},
-		{"sys/fs/cgroup/cpu/cpu.cfs_quota_us", "400000\n"}, {"sys/fs/cgroup/cpu/cpu.cfs_period_us", "100000\n"}}},
-		{2, {{"proc/self/status", STATUS("ff")}, {"proc/self/cgroup", "4:cpuset:/y\n3:cpu:/x\n"},
-		{"sys/fs/cgroup/cpu/x/cpu.cfs_quota_us", "200000\n"}, {"sys/fs/cgroup/cpu/x/cpu.cfs_period_us", "100000\n"}}},
-		{8, {{"proc/self/status", STATUS("ff")}, {"proc/self/cgroup", "4:cpuset:/y\n3:cpu:/x\n"},
-		{"sys/fs/cgroup/cpu/x/cpu.cfs_quota_us", "-1\n"}, {"sys/fs/cgroup/cpu/x/cpu.cfs_period_us", "100000\n"}}},
-		/* both versions at once */
-		{3, {{"proc/self/status", STATUS("ff")}, {"proc/self/cgroup", "1:cpu:/x\n0::/a\n"},
-		{"sys/fs/cgroup/cpu/x/cpu.cfs_quota_us", "300000\n"}, {"sys/fs/cgroup/cpu/x/cpu.cfs_period_us", "100000\n"},
+		/* version 1 has no limit here, also beside version 2 */
+		{8, {{"proc/self/status", STATUS("ff")}, {"proc/self/cgroup", "4:cpuset:/y\n3:cpu:/x\n"}}},
+		{5, {{"proc/self/status", STATUS("ff")}, {"proc/self/cgroup", "1:cpu:/x\n0::/a\n"},
 		{"sys/fs/cgroup/a/cpu.max", "500000 100000\n"}}},
+		/* sixteen are possible, and two are there */
+		{2, {{"proc/self/status", STATUS("ffff")}, {"sys/devices/system/cpu/online", "0-1\n"}}},
+		{3, {{"proc/self/status", STATUS("ffffffff,ffffffff")}, {"sys/devices/system/cpu/online", "0,32-33\n"}}},
+		/* on others it may not run */
+		{1, {{"proc/self/status", STATUS("c")}, {"sys/devices/system/cpu/online", "0-2\n"}}},
+		{1, {{"proc/self/status", STATUS("ffff")}, {"sys/devices/system/cpu/online", "0-3\n"},
+		{"proc/self/cgroup", "0::/a\n"}, {"sys/fs/cgroup/a/cpu.max", "150000 100000\n"}}},
 		{8, {{"proc/self/status", STATUS("ff")}, {"proc/self/cgroup", "no colons at all\n\n:\n::\n"}}},
 	};
 
@@ -149,13 +149,6 @@ test_unused_memory_is_what_a_container_may_still_have(void)
 		/* a machine that has less */
 		{1024, {{"proc/meminfo", MEMINFO("1")}, {"proc/self/cgroup", "0::/a\n"},
 		{"sys/fs/cgroup/a/memory.max", "1e12\n"}, {"sys/fs/cgroup/a/memory.current", "900\n"}}},
-		/* version 1, and its number for no limit */
-		{100, {{"proc/meminfo", MEMINFO("5")}, {"proc/self/cgroup", "5:memory:/x\n4:cpu:/y\n"},
-		{"sys/fs/cgroup/memory/x/memory.limit_in_bytes", "1000\n"},
-		{"sys/fs/cgroup/memory/x/memory.usage_in_bytes", "900\n"}}},
-		{5120, {{"proc/meminfo", MEMINFO("5")}, {"proc/self/cgroup", "5:memory:/x\n4:cpu:/y\n"},
-		{"sys/fs/cgroup/memory/x/memory.limit_in_bytes", "9223372036854771712\n"},
-		{"sys/fs/cgroup/memory/x/memory.usage_in_bytes", "900\n"}}},
 		/* a limit without its usage */
 		{5120, {{"proc/meminfo", MEMINFO("5")}, {"proc/self/cgroup", "0::/a\n"},
 		{"sys/fs/cgroup/a/memory.max", "1000\n"}}},
@@ -172,11 +165,11 @@ test_unused_memory_is_what_a_container_may_still_have(void)
 	}
 }
 
-/* test_any_text -- may be in the list of groups: what matters here is the sanitizer. */
+/* test_any_text -- may be in the lists of groups and of cores: what matters here is the sanitizer. */
 static void
 test_any_text(void)
 {
-	static const char letters[] = "0:/,\ncpu";
+	static const char letters[] = "0:/,\n-7";
 
 	for (int i = 0; i < 100000; i++)
 	{
@@ -189,10 +182,11 @@ test_any_text(void)
 			text[k] = letters[unit_number(0, lengthof(letters) - 2)];
 		text[length] = '\0';
 		copy = strdup(text);
-		group = group_of(copy, i % 2 == 0 ? "" : "cpu");
 		unit_case("%s", text);
+		(void) machine_is_listed(copy, i % 9);
+		group = machine_group_of(copy);
 		CHECK(group == NULL || (group > copy && group <= copy + length && strchr(group, '\n') == NULL));
-		while (group != NULL && leave_group(group))
+		while (group != NULL && machine_leave_group(group))
 			continue;
 		free(copy);
 	}
@@ -224,7 +218,7 @@ test_a_long_path(void)
 
 	memset(folder, 'x', MAXPGPATH);
 	folder[MAXPGPATH] = '\0';
-	CHECK(!read_file("", folder, "", "", text));
+	CHECK(!machine_read_file("", folder, "", "", text));
 }
 
 /* main -- run them all. */

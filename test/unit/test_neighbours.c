@@ -68,6 +68,15 @@ times_of(int file, char *text, size_t size)
 	return snprintf(text, size, UINT64_FORMAT " " UINT64_FORMAT " 12\n", ran, 2 * ran);
 }
 
+static int	ncores = 0;			/* 0: the system doesn't tell */
+
+/* machine_cores -- see ncores. */
+int
+machine_cores(const char *root)
+{
+	return ncores;
+}
+
 /* MemoryContextAllocZero -- memory. */
 void *
 MemoryContextAllocZero(MemoryContext context, Size size)
@@ -254,6 +263,33 @@ test_short_waits(void)
 	MaxBackends = MOST;
 }
 
+/* test_cores_come_and_go -- which is noticed after some seconds. */
+static void
+test_cores_come_and_go(void)
+{
+	NeighboursTimes times;
+
+	seen = (NeighboursSeen)
+	{
+		.average = 1
+	};
+	memset(procs, 0, sizeof(procs));
+	CHECK_EQ(neighbours_room(), ENOUGH_CORES - 2);
+	for (ncores = 2; ncores <= 8; ncores *= 2)
+	{
+		uint32		before = neighbours_room();
+
+		now += NEIGHBOURS_LOOK_NS;
+		(void) neighbours_look(now, false, &times);
+		seen.average = 1;
+		CHECK_EQ(neighbours_room(), before);
+		now += NS_CORES_KEPT;
+		(void) neighbours_look(now, false, &times);
+		seen.average = 1;
+		CHECK_EQ(neighbours_room(), ncores - 2);
+	}
+}
+
 /* main -- run them all. */
 int
 main(void)
@@ -261,5 +297,6 @@ main(void)
 	UNIT_RUN(test_many_sessions);
 	UNIT_RUN(test_what_a_look_sees);
 	UNIT_RUN(test_short_waits);
+	UNIT_RUN(test_cores_come_and_go);
 	return unit_end();
 }
