@@ -35,14 +35,12 @@ extern bool file_cache_is_wanted(Relation rel, BlockNumber nblocks, uint64 all_b
 
 /*
  * A map is made by the leader, zeroed or not, in file_cache_map_size bytes of memory that
- * all processes share.  Each process begins by itself, and holds what it reads, or not.  No
- * errors but for lack of memory; cache may be NULL.
+ * all processes share.  Each process begins by itself.  No errors but for lack of memory.
  */
 extern Size file_cache_map_size(BlockNumber nblocks);
 extern void file_cache_map_init(FileCacheMap *map, BlockNumber nblocks);
 extern Size file_cache_map_bytes(const FileCacheMap *map);
 extern FileCache *file_cache_begin(int ring_nbuffers);
-extern void file_cache_hold(FileCache *cache, bool hold);
 
 /*
  * A block of the main fork will be read.  To be called for each block, in the order in
@@ -53,14 +51,7 @@ extern void file_cache_hold(FileCache *cache, bool hold);
 extern void file_cache_before_read(FileCache *cache, Relation rel, FileCacheMap *map,
 								   BlockNumber blkno);
 
-/* What is held is dropped from now on, as more is read. */
-extern void file_cache_release(FileCache *cache);
-
-/* Code of the server will read all of a relation, or has done so. */
-extern void file_cache_before_all(FileCache *cache, Relation rel, FileCacheMap *map);
-extern void file_cache_after_all(FileCache *cache, Relation rel, FileCacheMap *map);
-
-/* The process reads no more.  Serves interrupts. */
+/* The process reads no more; cache may be NULL.  Serves interrupts. */
 extern void file_cache_end(FileCache *cache);
 
 #endif							/* CYCLONE_FILE_CACHE_H */

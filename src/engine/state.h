@@ -132,7 +132,6 @@ typedef struct VacuumShared
 	int			worker_mem_kb;	/* maintenance_work_mem of each worker */
 	BlockNumber rel_pages;
 	bool		compacting;		/* is it a CompactionPass? */
-	bool		heap_is_held;	/* in the page cache, until the second pass */
 	BlockNumber tail_start;		/* of that; else invalid, which is the largest */
 	struct VacuumCutoffs cutoffs;
 	EagerShared eager;
@@ -359,32 +358,6 @@ before_index_read(TableVacuum *vacuum, int number, BlockNumber blkno)
 	if (vacuum->file_cache != NULL)
 		file_cache_before_read(vacuum->file_cache, vacuum->indexes[number],
 							   vacuum->file_cache_maps[number + 1], blkno);
-}
-
-/* before_server_reads -- the server's code will read all of an index: see file_cache.c. */
-static inline void
-before_server_reads(TableVacuum *vacuum, int number)
-{
-	if (vacuum->file_cache != NULL)
-		file_cache_before_all(vacuum->file_cache, vacuum->indexes[number],
-							  vacuum->file_cache_maps[number + 1]);
-}
-
-/* after_server_reads -- it has done so. */
-static inline void
-after_server_reads(TableVacuum *vacuum, int number)
-{
-	if (vacuum->file_cache != NULL)
-		file_cache_after_all(vacuum->file_cache, vacuum->indexes[number],
-							 vacuum->file_cache_maps[number + 1]);
-}
-
-/* after_server_reads_table -- it has read much of the table, after the second pass. */
-static inline void
-after_server_reads_table(TableVacuum *vacuum)
-{
-	if (vacuum->file_cache != NULL)
-		file_cache_after_all(vacuum->file_cache, vacuum->rel, vacuum->file_cache_maps[0]);
 }
 
 /*

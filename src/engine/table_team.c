@@ -46,7 +46,6 @@
 PGDLLEXPORT void pg_cyclone_worker_main(dsm_segment *segment, shm_toc *toc);
 
 static int	memory_kb(void);
-static bool fits_in_page_cache(const TableVacuum *vacuum);
 static uint64 blocks_of_all(const TableVacuum *vacuum, BlockNumber rel_pages);
 static void init_file_cache_maps(const TableVacuum *vacuum, VacuumShared *shared);
 static void join_file_cache(TableVacuum *vacuum);
@@ -197,17 +196,6 @@ blocks_of_all(const TableVacuum *vacuum, BlockNumber rel_pages)
 	return nblocks;
 }
 
-/*
- * fits_in_page_cache
- *		Leader: will the pages that the first pass brings to the page cache still be
- *		there for the second?
- */
-static bool
-fits_in_page_cache(const TableVacuum *vacuum)
-{
-	return blocks_of_all(vacuum, vacuum->shared->rel_pages) <= effective_cache_size / 2;
-}
-
 /* init_file_cache_maps -- leader: behind each other, the table's first. */
 static void
 init_file_cache_maps(const TableVacuum *vacuum, VacuumShared *shared)
@@ -272,7 +260,6 @@ table_start_team(VacuumJob *job, int nworkers)
 	/* before parallel mode, as it looks into what an index calls */
 	job->team_may_pause = job->do_index_cleanup && index_plan(vacuum, nworkers > 0);
 	size = lay_out_shared(job, memory, &areas_start);
-	plan->heap_is_held = plan->dead_tids_start > 0 && fits_in_page_cache(vacuum);
 	job->team = team_create("pg_cyclone_worker_main", nworkers, size, job->team_may_pause);
 
 	shared = team_shared(job->team);

@@ -68,23 +68,12 @@
 #include "compat.h"
 #include "debug_point.h"
 #include "audit/audit.h"
-#include "file_cache.h"
 #include "index_build/concurrent_build.h"
 #include "inplace/index_copy.h"
 #include "others.h"
 #include "rewrite/swap.h"
 #include "transaction.h"
 
-/* A scan of all of a table by code of the server, and what becomes of the page cache */
-typedef struct TableScan
-{
-	Relation	rel;
-	FileCache  *cache;			/* NULL: the page cache doesn't matter */
-	FileCacheMap *map;
-} TableScan;
-
-static void begin_scan(TableScan *scan, Oid table);
-static void end_scan(TableScan *scan);
 static int64 build_ourselves(const IndexCopy *copy, bool *is_built);
 static int64 audit_copy(Relation rel, Relation index, const TableKey *key);
 static void make_plain(Oid copy);
@@ -139,17 +128,13 @@ index_copy_build(const IndexCopy *copy)
 {
 	bool		is_built;
 	int64		audited_pages;
-	TableScan	scan;
-
 	Assert(ActiveSnapshotSet());
 	Assert(OidIsValid(copy->table) && OidIsValid(copy->copy));
 	Assert(CheckRelationOidLockedByMe(copy->table, ShareUpdateExclusiveLock, true));
 
-	begin_scan(&scan, copy->table);
 	audited_pages = build_ourselves(copy, &is_built);
 	if (!is_built)
 		index_concurrently_build(copy->table, copy->copy);
-	end_scan(&scan);
 	CommandCounterIncrement();
 	make_plain(copy->copy);
 	return audited_pages;
@@ -159,47 +144,11 @@ index_copy_build(const IndexCopy *copy)
 void
 index_copy_validate(const IndexCopy *copy)
 {
-	TableScan	scan;
-
 	Assert(ActiveSnapshotSet());
 	Assert(OidIsValid(copy->table) && OidIsValid(copy->copy));
 	Assert(CheckRelationOidLockedByMe(copy->table, ShareUpdateExclusiveLock, true));
 
-	begin_scan(&scan, copy->table);
 	validate_index(copy->table, copy->copy, GetActiveSnapshot());
-	end_scan(&scan);
-}
-
-/* begin_scan -- all of a table will be read by code of the server: see file_cache.c. */
-static void
-begin_scan(TableScan *scan, Oid table)
-{
-	Relation	rel = table_open(table, ShareUpdateExclusiveLock);
-	BlockNumber nblocks = RelationGetNumberOfBlocks(rel);
-
-	*scan = (TableScan)
-	{
-		.rel = rel
-	};
-	if (!file_cache_is_wanted(rel, nblocks, nblocks))
-		return;
-	scan->cache = file_cache_begin(0);
-	scan->map = palloc(file_cache_map_size(nblocks));
-	file_cache_map_init(scan->map, nblocks);
-	file_cache_before_all(scan->cache, rel, scan->map);
-}
-
-/* end_scan -- it has been. */
-static void
-end_scan(TableScan *scan)
-{
-	if (scan->cache != NULL)
-	{
-		file_cache_after_all(scan->cache, scan->rel, scan->map);
-		file_cache_end(scan->cache);
-		pfree(scan->map);
-	}
-	table_close(scan->rel, NoLock);
 }
 
 /*

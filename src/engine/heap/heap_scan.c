@@ -184,9 +184,6 @@ heap_scan_phase(TableVacuum *vacuum)
 	set_place(vacuum, PLACE_HEAP_SCAN, InvalidBlockNumber);
 	if (!shared->scan_goes_on && !vacuum->comes_back)
 		vacuum->phase_pages = vacuum->scan_passed = 0;
-	if (!vacuum->comes_back)
-		file_cache_release(vacuum->file_cache);
-	file_cache_hold(vacuum->file_cache, shared->heap_is_held);
 	set_scan_block(vacuum, ranges_position(&shared->scan_ranges));
 	if (vacuum->dead_tids != NULL)
 		dead_tids_begin_collecting(vacuum->dead_tids);
@@ -209,7 +206,6 @@ heap_scan_phase(TableVacuum *vacuum)
 	if (BufferIsValid(scan.vmbuffer))
 		ReleaseBuffer(scan.vmbuffer);
 	leave_remainder(vacuum);
-	file_cache_hold(vacuum->file_cache, false);
 	report_progress(&scan, InvalidBlockNumber);
 	set_place(vacuum, PLACE_UNKNOWN, InvalidBlockNumber);
 }

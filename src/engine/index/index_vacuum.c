@@ -15,11 +15,9 @@
  */
 #include "postgres.h"
 
-#include "access/brin_internal.h"
 #include "access/genam.h"
 #include "access/gin_private.h"
 #include "commands/progress.h"
-#include "executor/instrument.h"
 #include "miscadmin.h"
 #include "pgstat.h"
 #include "storage/bufmgr.h"
@@ -45,8 +43,6 @@ static void leave_index(TableVacuum *vacuum);
 static bool failsafe_stops(TableVacuum *vacuum, bool cleanup);
 static void process_index(TableVacuum *vacuum, int number, bool cleanup);
 static void call_server(TableVacuum *vacuum, int number, bool cleanup);
-static bool server_reads_all(const TableVacuum *vacuum, int number, bool cleanup);
-static bool server_read_table(const TableVacuum *vacuum, int number, int64 reads);
 static void do_more_work(TableVacuum *vacuum, int number);
 static IndexBulkDeleteResult *current_stats(TableVacuum *vacuum, int number);
 static void keep_stats(TableVacuum *vacuum, int number, IndexBulkDeleteResult *stats);
@@ -560,11 +556,7 @@ static void
 call_server(TableVacuum *vacuum, int number, bool cleanup)
 {
 	IndexVacuumInfo info;
-	bool		reads_all = server_reads_all(vacuum, number, cleanup);
-	const int64 reads = pgBufferUsage.shared_blks_read;
 
-	if (reads_all)
-		before_server_reads(vacuum, number);
 	index_fill_info(vacuum, number, &info);
 	pace_begin_server_code();
 	if (cleanup)
@@ -581,41 +573,6 @@ call_server(TableVacuum *vacuum, int number, bool cleanup)
 				   index_bulk_delete(&info, stats, is_dead, vacuum->dead_tids));
 	}
 	pace_end_server_code();
-	if (reads_all)
-		after_server_reads(vacuum, number);
-	if (cleanup && server_read_table(vacuum, number, pgBufferUsage.shared_blks_read - reads))
-		after_server_reads_table(vacuum);
-}
-
-/*
- * server_read_table
- *		Has the cleanup, which has read this number of blocks, read the table?
- *
- * That of BRIN summarizes what was added to the table since.
- */
-static bool
-server_read_table(const TableVacuum *vacuum, int number, int64 reads)
-{
-	return vacuum->indexes[number]->rd_indam->ambulkdelete == brinbulkdelete &&
-		reads > relation_blocks(vacuum->indexes[number]);
-}
-
-/*
- * server_reads_all
- *		May the access method's routine read all of an index?
- *
- * What access methods say of their cleanup, for workers, tells whether it does.
- */
-static bool
-server_reads_all(const TableVacuum *vacuum, int number, bool cleanup)
-{
-	uint8		options = vacuum->indexes[number]->rd_indam->amparallelvacuumoptions;
-
-	if (!cleanup)
-		return true;
-	if (options & VACUUM_OPTION_PARALLEL_COND_CLEANUP)
-		return vacuum->shared->num_index_scans == 0;
-	return options != VACUUM_OPTION_PARALLEL_BULKDEL;
 }
 
 /*
