@@ -703,17 +703,18 @@ SELECT h.kind,
        s.held_bytes,
        CASE WHEN h.is_oldest AND (h.everywhere OR d.datname = pg_catalog.current_database())
             THEN ARRAY(SELECT t.relid::pg_catalog.regclass FROM cyclone.dead_tables() t LIMIT 5) END AS dead_tables,
+       -- not of what comes and goes by itself, nor of a subscriber that is at work
        CASE
-           WHEN h.kind = 'prepared transaction' THEN
-               pg_catalog.format('ROLLBACK PREPARED %L; -- or COMMIT PREPARED; in the database of column datname', h.name)
            WHEN h.kind = 'replication slot' AND h.pid IS NULL THEN
-               pg_catalog.format('SELECT pg_drop_replication_slot(%L);', h.name)
-           WHEN h.kind = 'replication slot' AND h.logical THEN
-               pg_catalog.format('SELECT pg_terminate_backend(%s); SELECT pg_drop_replication_slot(%L); -- or have its user confirm what it has received',
-                                 h.pid, h.name)
+               CASE WHEN h.since < pg_catalog.clock_timestamp() - interval '1 hour'
+                    THEN pg_catalog.format('SELECT pg_drop_replication_slot(%L);', h.name) END
            WHEN h.kind IN ('replication slot', 'standby') THEN
-               'ALTER SYSTEM SET hot_standby_feedback = off; SELECT pg_reload_conf(); -- on the standby; or end the queries there'
-           ELSE pg_catalog.format('SELECT pg_terminate_backend(%s);', h.pid)
+               CASE WHEN NOT h.logical
+                    THEN 'ALTER SYSTEM SET hot_standby_feedback = off; SELECT pg_reload_conf(); -- on the standby; or end the queries there' END
+           WHEN h.since < pg_catalog.clock_timestamp() - interval '1 minute' THEN
+               CASE WHEN h.kind = 'prepared transaction'
+                    THEN pg_catalog.format('ROLLBACK PREPARED %L; -- or COMMIT PREPARED; in the database of column datname', h.name)
+                    ELSE pg_catalog.format('SELECT pg_terminate_backend(%s);', h.pid) END
        END AS how_to_end,
        h.query
 FROM cyclone.horizon_rows() h
@@ -761,7 +762,7 @@ COMMENT ON COLUMN horizon_details.is_oldest_for_catalogs IS 'The same for system
 COMMENT ON COLUMN horizon_details.dead_rows IS 'Dead rows in all tables of the current database, by the counters of pg_stat_all_tables: what VACUUM could remove at most if this one ended and no other held it; in the row of the oldest only';
 COMMENT ON COLUMN horizon_details.held_bytes IS 'Length of the rows in dead_tables that are dead and not removable now, in bytes, estimated from up to 200 pages of each table whose figures the user may see, as in cyclone.bloat; in the row of the oldest only. Tables that cannot be read are left out, with a WARNING. Nothing is read unless the column is selected';
 COMMENT ON COLUMN horizon_details.dead_tables IS 'The up to five tables that have most of these dead rows; in the row of the oldest only';
-COMMENT ON COLUMN horizon_details.how_to_end IS 'Statement that would end it, as text: reading it does nothing. Consider what its users lose. Of a standby without feedback: how to have VACUUM wait for its queries';
+COMMENT ON COLUMN horizon_details.how_to_end IS 'Statement that would end it, as text: reading it does nothing. Consider what its users lose. Null of a transaction younger than a minute, of a slot that has not been used for less than an hour, and of one that a subscriber uses. Of a standby without feedback: how to have VACUUM wait for its queries';
 COMMENT ON COLUMN horizon_details.query IS 'The session''s present query, or the last one, as in pg_stat_activity';
 
 CREATE VIEW horizon AS

@@ -178,7 +178,7 @@ def horizon(report: Report) -> Markup:
             [join([row["kind"], " ", mark("oldest", "warn")]) if row["is_oldest"] else row["kind"], who, row["datname"],
              row["held"] and duration(row["held"].total_seconds()), count(age),
              statement(row["query"]),
-             element("code", row["how_to_end"])]
+             row["how_to_end"] and element("code", row["how_to_end"])]
         )
     hidden = sum(row["kind"] == "session" and row["state"] is None for row in found)
     if hidden:

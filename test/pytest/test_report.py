@@ -134,7 +134,7 @@ def test_all_sections(cluster, db, conn, roles):
     history = text_of(root, "history")
     assert "debug point" in history and "failed" in history and "public.t" in history and "<script" in history
     horizon = text_of(root, "horizon")
-    assert "oldest" in horizon and EVIL in horizon and f"SELECT pg_terminate_backend({pid});" in horizon
+    assert "oldest" in horizon and EVIL in horizon and f"pg_terminate_backend({pid})" not in horizon
     assert "dead rows" in text_of(root, "advice") and "until forced" in text_of(root, "advice")
     bloat = text_of(root, "bloat")
     assert "t_pkey" in bloat and "<script" in bloat and "left out" not in bloat

@@ -17,7 +17,7 @@ SELECT count(*) FROM cyclone.progress WHERE datname = current_database();
 -- who has a snapshot holds VACUUM back
 BEGIN ISOLATION LEVEL REPEATABLE READ;
 SELECT count(*) FROM pg_am WHERE amname = 'heap';
-SELECT kind, datname = current_database() AS here, xmin_age >= 0 AS has_age, how_to_end LIKE 'SELECT pg_%' AS can_be_ended
+SELECT kind, datname = current_database() AS here, xmin_age >= 0 AS has_age, how_to_end AS not_yet
 FROM cyclone.horizon_details WHERE pid = pg_backend_pid();
 COMMIT;
 SELECT count(*) FROM cyclone.horizon WHERE pid = pg_backend_pid();
