@@ -46,6 +46,12 @@ def assert_all_dead_entries_are_gone(conn) -> None:
     assert checks.index_scan_errors(conn, "t") == []
 
 
+def assert_entries_are_counted(conn) -> None:
+    """In the metapage, by which the server decides when to split a bucket."""
+    [(count, rows)] = conn.execute("SELECT ntuples, (SELECT count(*) FROM t) FROM hash_metapage_info(get_raw_page('t_key', 0))")
+    assert count == rows
+
+
 @pytest.mark.parametrize("workers", [pytest.param(0, marks=pytest.mark.once), pytest.param(1, marks=pytest.mark.once), 2])
 def test_buckets_that_are_added_while_all_stand_still_are_visited(cluster, conn, db, workers):
     make_table(conn)
@@ -60,8 +66,7 @@ def test_buckets_that_are_added_while_all_stand_still_are_visited(cluster, conn,
         vacuum.finish()
     assert after >= before + 10
     assert_all_dead_entries_are_gone(conn)
-    [(count, rows)] = conn.execute("SELECT ntuples, (SELECT count(*) FROM t) FROM hash_metapage_info(get_raw_page('t_key', 0))")
-    assert count == rows
+    assert_entries_are_counted(conn)
 
 
 @pytest.mark.parametrize("workers", [pytest.param(0, marks=pytest.mark.once), 2])
@@ -86,6 +91,7 @@ def test_each_page_is_visited_once_by_whoever_comes_to_it(conn, workers):
     assert sum(visited) == pages
     assert len(visited) <= workers + 1
     assert_all_dead_entries_are_gone(conn)
+    assert_entries_are_counted(conn)
 
 
 def block_of(conn, bucket: int) -> int:
