@@ -21,6 +21,7 @@
 #include "storage/ipc.h"
 
 #include "at_exit.h"
+#include "compat.h"
 #include "debug_point.h"
 
 #define MAX_ROUTINES	12
@@ -54,6 +55,8 @@ call_last(int code, Datum arg)
 {
 	void		(*routine) (void) = routines[--nroutines];
 
+	/* some of them wait, or write to disk */
+	compat_unlock_pages();
 	if (nroutines > 0)
 		before_shmem_exit(call_last, (Datum) 0);
 	routine();

@@ -31,6 +31,7 @@
 
 #define DEBUG_POINT_LOCK	51966
 
+int			cyclone_debug_arrival_ms = 0;
 int			cyclone_debug_batch_ms = 0;
 int			cyclone_debug_break_seconds = 0;
 int			cyclone_debug_btree_parts = 0;
@@ -72,6 +73,10 @@ static const struct
 	GucContext	context;
 }			numbers[] = {
 
+	{"cyclone.debug_arrival_ms",
+		"How long a leader that has failed waits for workers that are starting, in ms.",
+		"0 is as long as usual.",
+	&cyclone_debug_arrival_ms, 0, INT_MAX, PGC_SUSET},
 	{"cyclone.debug_batch_ms",
 		"How long VACUUM (FULL INPLACE) moves rows in a transaction, in ms.",
 		"0 is as long as usual.",

@@ -17,6 +17,7 @@
 
 #ifdef CYCLONE_DEBUG_POINTS
 
+extern int	cyclone_debug_arrival_ms;
 extern int	cyclone_debug_batch_ms;
 extern int	cyclone_debug_break_seconds;
 extern int	cyclone_debug_btree_parts;

@@ -44,6 +44,7 @@
 #include "autovacuum/autovacuum.h"
 #include "autovacuum/running_notes.h"
 #include "autovacuum/table_log.h"
+#include "compat.h"
 #include "engine/table_run.h"
 #include "history/history.h"
 #include "scope.h"
@@ -262,6 +263,8 @@ autovacuum_audit_has_failed(const TableKey *key, const char *name)
 
 	if (!audit_mark_is_set())
 		return false;
+	/* a note is written to disk, and a line to the log */
+	compat_unlock_pages();
 	until = table_log_failed(key, ERRCODE_DATA_CORRUPTED, true, NULL);
 	if (until != 0)
 		tell_breaker(name, true, until);

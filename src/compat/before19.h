@@ -16,6 +16,7 @@
 #include "access/nbtree.h"
 #include "catalog/index.h"
 #include "commands/cluster.h"
+#include "storage/lwlock.h"
 
 /* VACUUM (FULL) is shown as a CLUSTER. */
 #define PROGRESS_COMMAND_REPACK					PROGRESS_COMMAND_CLUSTER
@@ -52,6 +53,17 @@ typedef struct RepackStmt
 #define COMPAT_REPORT_REWRITE			"vacuuming \"%s.%s\""
 
 #define PageSetChecksum(page, blkno)	PageSetChecksumInplace(page, blkno)
+
+/*
+ * compat_unlock_pages
+ *		After an error: give up the locks on pages, and others that the abort is about to
+ *		give up first.  For what waits, or writes, before that.
+ */
+static inline void
+compat_unlock_pages(void)
+{
+	LWLockReleaseAll();
+}
 
 /* For a checkpoint that is made without delays. */
 #define CHECKPOINT_FAST					CHECKPOINT_IMMEDIATE

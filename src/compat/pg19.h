@@ -43,6 +43,23 @@ typedef uint32 bits32;
 typedef const VacuumParams compat_am_vacuum_params;
 typedef const JumbleState compat_jumble_state;
 
+/*
+ * compat_unlock_pages
+ *		After an error: give up the locks on pages, and others that the abort is about to
+ *		give up first.  For what waits, or writes, before that.
+ */
+static inline void
+compat_unlock_pages(void)
+{
+	LWLockReleaseAll();
+	for (Buffer buffer = 1; buffer <= NBuffers; buffer++)
+		if (BufferIsLockedByMe(buffer))
+		{
+			HOLD_INTERRUPTS();	/* as the lock did, until the error */
+			UnlockBuffer(buffer);
+		}
+}
+
 #ifdef USE_ASSERT_CHECKING
 /* compat_is_locked -- has this process a lock on the page, of any kind? */
 static inline bool

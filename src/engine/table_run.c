@@ -18,6 +18,7 @@
 #include "storage/lmgr.h"
 #include "utils/snapmgr.h"
 
+#include "compat.h"
 #include "engine/table_run.h"
 #include "engine/table_vacuum.h"
 #include "history/history.h"
@@ -53,6 +54,7 @@ table_run(Relation rel, const VacuumParams *params, BufferAccessStrategy strateg
 	}
 	PG_CATCH();
 	{
+		compat_unlock_pages();
 		team_give_up();
 		end_command(own_command);
 		if (caller->fail != NULL)

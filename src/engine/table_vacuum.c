@@ -464,6 +464,7 @@ run_index_round(VacuumJob *job, bool cleanup, double reltuples, bool estimated)
 	}
 	PG_CATCH();
 	{
+		compat_unlock_pages();
 		abort_round();
 		PG_RE_THROW();
 	}

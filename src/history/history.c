@@ -216,6 +216,8 @@ history_fail(void)
 	 * worker that has raised this error is gone, which is another error.
 	 */
 	HOLD_INTERRUPTS();
+	/* the row may be written to disk */
+	compat_unlock_pages();
 	/* before all else, as even a copy of the error may fail */
 	is_running = false;
 	run.sqlerrcode = geterrcode();

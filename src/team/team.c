@@ -33,6 +33,7 @@
 #include "utils/wait_event.h"
 
 #include "at_exit.h"
+#include "debug_point.h"
 #include "guards/guards.h"
 #include "library.h"
 #include "own_wait_event.h"
@@ -280,7 +281,7 @@ team_give_up(void)
 static void
 wait_for_arrivals(void)
 {
-	TimestampTz end = TimestampTzPlusMilliseconds(GetCurrentTimestamp(), ARRIVAL_MS);
+	TimestampTz end = TimestampTzPlusMilliseconds(GetCurrentTimestamp(), DEBUG_LIMIT(arrival_ms, ARRIVAL_MS));
 
 	while (worker_is_starting() && GetCurrentTimestamp() < end)
 	{

@@ -127,6 +127,41 @@ def test_workers_that_are_only_just_starting_say_nothing(cluster, db, conn, tabl
     assert "FATAL" not in cluster.log[log_position:]
 
 
+def test_a_leader_that_fails_on_a_page_keeps_it_locked_for_nobody(cluster, db, conn, table):
+    """While it waits for workers that are only just starting, as the postmaster stands still, others read the page."""
+    conn.execute("SELECT pg_current_xact_id()")
+    conn.execute(
+        "UPDATE pg_class SET relfrozenxid = (pg_snapshot_xmax(pg_current_snapshot())::text::bigint %% (1::bigint << 32) - 1)::text::xid"
+        " WHERE relname = %s", ("t",)
+    )  # fmt: skip
+    errors = []
+
+    def vacuum() -> None:
+        try:
+            session.execute("VACUUM (FREEZE, DISABLE_PAGE_SKIPPING, PARALLEL 2) t")
+        except psycopg.Error as error:
+            errors.append(error)
+
+    with cluster.connect(db) as session:
+        session.execute("SET cyclone.debug_arrival_ms = 60000; SET min_parallel_index_scan_size = 0")
+        conn.execute("SET statement_timeout = '20s'")
+        thread = threading.Thread(target=vacuum)
+        os.kill(cluster.postmaster.pid, signal.SIGSTOP)
+        try:
+            thread.start()
+            waits = "SELECT FROM pg_stat_activity WHERE pid = %s AND wait_event = 'BgworkerStartup'"
+            wait_until(lambda: conn.execute(waits, (session.info.backend_pid,)).fetchall(), "a leader that has failed")
+            assert conn.execute("SELECT count(*) FROM t").fetchone() == (4667,)
+            assert thread.is_alive()
+        finally:
+            os.kill(cluster.postmaster.pid, signal.SIGCONT)
+            thread.join()
+    assert "before relfrozenxid" in str(errors)
+    conn.execute("UPDATE pg_class SET relfrozenxid = '3' WHERE relname = 't'")
+    conn.execute("VACUUM (FREEZE, INDEX_CLEANUP on) t")
+    checks.assert_clean(conn, "t")
+
+
 @every_other("phase, how", PHASES, ["cancel", "terminate"])
 def test_a_single_process_is_stopped(cluster, db, conn, table, phase, how):
     log_position = len(cluster.log)
