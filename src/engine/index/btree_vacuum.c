@@ -55,14 +55,8 @@ typedef struct BtreeShared
 /* One process's part of one index */
 typedef struct BtreeScan
 {
-	TableVacuum *vacuum;
-	int			number;			/* of the index */
-	IndexShared *shared;
+	KindScan	base;
 	uint16		cycle_id;
-	Relation	index;
-	IndexBulkDeleteResult stats;	/* what this process did */
-
-	IndexBlocks blocks;			/* the pages of our own ranges */
 
 	BlockList	duties;			/* right siblings to visit */
 	BlockList  *put_off;		/* right siblings to wait for in the end; NULL
@@ -79,22 +73,21 @@ static void btree_begin(TableVacuum *vacuum, int number, int nmembers);
 static BlockNumber btree_vacuum(TableVacuum *vacuum, int number);
 static void btree_do_duties(TableVacuum *vacuum, int number);
 static void btree_end(TableVacuum *vacuum, int number);
-static void btree_finish(TableVacuum *vacuum, int number);
-static BtreeScan *make_scan(TableVacuum *vacuum, int number, bool wait);
-static void free_scan(BtreeScan *scan);
-static void visit_in_range(void *scan, Buffer buffer);
+static BtreeScan *btree_make_scan(TableVacuum *vacuum, int number, bool wait);
+static void btree_free_scan(BtreeScan *scan);
+static void btree_visit_in_range(void *scan, Buffer buffer);
 static bool has_many_duties(void *scan);
 static bool claim_blocks(BtreeScan *scan);
-static void visit_page(BtreeScan *scan, Buffer buffer);
+static void btree_visit_page(BtreeScan *scan, Buffer buffer);
 static void visit_chain(BtreeScan *scan, BlockNumber blkno, bool wait);
 static Buffer read_due_page(BtreeScan *scan, BlockNumber blkno);
 static Buffer lock_due_page(BtreeScan *scan, BlockNumber blkno, bool wait);
-static int	clean_leaf(BtreeScan *scan, Buffer buffer, BlockNumber *duty);
+static int	btree_clean_leaf(BtreeScan *scan, Buffer buffer, BlockNumber *duty);
 static void gather_tids(BtreeScan *scan, Buffer buffer, OffsetNumber minoff,
 						OffsetNumber maxoff);
 static void check_posting_list(BtreeScan *scan, Buffer buffer, OffsetNumber off);
-static void delete_dead_tids(BtreeScan *scan, Buffer buffer,
-							 OffsetNumber minoff, OffsetNumber maxoff);
+static void btree_delete_dead_tids(BtreeScan *scan, Buffer buffer,
+								   OffsetNumber minoff, OffsetNumber maxoff);
 static BTVacuumPosting plan_posting(BtreeScan *scan, IndexTuple posting,
 									OffsetNumber off, int first_tid, int ndead);
 
@@ -108,7 +101,7 @@ const IndexKind btree_kind = {
 		.is_done = index_blocks_are_claimed,
 		.more_work = btree_do_duties,
 		.end = btree_end,
-		.finish = btree_finish,
+		.finish = index_finish_stats,
 	},
 	.has_empty_pages = btree_has_empty_pages,
 	.delete_pages = btree_delete_pages,
@@ -159,24 +152,24 @@ btree_end(TableVacuum *vacuum, int number)
 static BlockNumber
 btree_vacuum(TableVacuum *vacuum, int number)
 {
-	BtreeScan  *scan = make_scan(vacuum, number, false);
+	BtreeScan  *scan = btree_make_scan(vacuum, number, false);
 	BlockNumber pages_done;
 
 	do
 	{
-		index_visit_blocks(&scan->blocks);
+		index_visit_blocks(&scan->base);
 		if (scan->duties.count >= MAX_DUTIES)
 			DEBUG_POINT("btree-duties");
 		while (scan->duties.count > 0)
 			visit_chain(scan, scan->duties.blocks[--scan->duties.count], false);
-	} while (scan->blocks.next < scan->blocks.end ||
-			 (!scan->blocks.gives_up &&
+	} while (scan->base.next < scan->base.end ||
+			 (!scan->base.gives_up &&
 			  (!index_blocks_are_claimed(vacuum, number) || claim_blocks(scan))));
 
-	pages_done = scan->blocks.pages_done;
+	pages_done = scan->base.pages_done;
 	if (scan->put_off->count > 0)
 		index_want_more_work(vacuum, number);
-	free_scan(scan);
+	btree_free_scan(scan);
 	return pages_done;
 }
 
@@ -198,7 +191,7 @@ btree_do_duties(TableVacuum *vacuum, int number)
 	if (put_off->count == 0)
 		return;
 
-	scan = make_scan(vacuum, number, true);
+	scan = btree_make_scan(vacuum, number, true);
 	(void) index_take_turn(shared, true);
 	while (put_off->count > 0)
 	{
@@ -208,78 +201,51 @@ btree_do_duties(TableVacuum *vacuum, int number)
 	index_end_turn(shared);
 
 	Assert(scan->duties.count == 0);
-	free_scan(scan);
+	btree_free_scan(scan);
 }
 
 /*
- * make_scan
+ * btree_make_scan
  *		Make what a process needs to visit pages of an index, and to wait for them
  *		or not; palloc'd.
  */
 static BtreeScan *
-make_scan(TableVacuum *vacuum, int number, bool wait)
+btree_make_scan(TableVacuum *vacuum, int number, bool wait)
 {
-	BtreeScan  *scan = palloc0_object(BtreeScan);
+	BtreeScan  *scan = kind_scan_make(vacuum, number, sizeof(BtreeScan));
 
-	scan->vacuum = vacuum;
-	scan->number = number;
-	scan->shared = vacuum_index(vacuum->shared, number);
 	scan->cycle_id = ((BtreeShared *) index_area(vacuum, number))->cycle_id;
-	scan->index = vacuum->indexes[number];
 	scan->put_off = wait ? NULL : &vacuum->put_off[number];
 	scan->empty_pages = &vacuum->empty_pages[number];
-	scan->blocks.vacuum = vacuum;
-	scan->blocks.number = number;
-	scan->blocks.visit = visit_in_range;
-	scan->blocks.is_enough = has_many_duties;
-	scan->blocks.scan = scan;
+	scan->base.visit = btree_visit_in_range;
+	scan->base.is_enough = has_many_duties;
 
 	/* pages that are split meanwhile have to show it */
 	Assert(scan->cycle_id != 0);
 	Assert(vacuum->dead_tids != NULL);
-	Assert(CheckRelationLockedByMe(scan->index, RowExclusiveLock, true));
 	return scan;
 }
 
-/* free_scan -- tell what was done, and free it. */
+/* btree_free_scan -- tell what was done, and free it. */
 static void
-free_scan(BtreeScan *scan)
+btree_free_scan(BtreeScan *scan)
 {
-	/* nothing that was claimed is left */
-	Assert(!scan->blocks.has_stream && scan->blocks.next >= scan->blocks.end);
-	index_add_stats(scan->shared, &scan->stats);
 	if (scan->empty_pages->count > 0)
-		index_note_empty_pages(scan->vacuum);
+		index_note_empty_pages(scan->base.vacuum);
 	block_list_free(&scan->duties);
-	pfree(scan);
+	kind_scan_free(&scan->base);
 }
 
-/* btree_finish -- complete the statistics. */
+/* btree_visit_in_range -- the scan's visit. */
 static void
-btree_finish(TableVacuum *vacuum, int number)
-{
-	IndexShared *shared = vacuum_index(vacuum->shared, number);
-	Relation	index = vacuum->indexes[number];
-
-	Assert(is_leader(vacuum));
-
-	shared->has_stats = true;
-	shared->stats.num_pages = RelationGetNumberOfBlocks(index);
-	/* make what was put into the free space map findable */
-	if (shared->stats.pages_free > 0)
-		IndexFreeSpaceMapVacuum(index);
-}
-
-/* visit_in_range -- the IndexBlocks' visit. */
-static void
-visit_in_range(void *scan, Buffer buffer)
+btree_visit_in_range(void *scan, Buffer buffer)
 {
 	Assert(BufferGetBlockNumber(buffer) > BTREE_METAPAGE);
 	DEBUG_POINT("btree-page");
-	visit_page(scan, buffer);
+	btree_visit_page(scan, buffer);
 }
 
-/* has_many_duties -- are they to be done before the visits go on?  The IndexBlocks' is_enough. */
+/* has_many_duties -- are they to be done before the visits go on?  The scan's is_enough. */
 static bool
 has_many_duties(void *scan)
 {
@@ -298,11 +264,11 @@ has_many_duties(void *scan)
 static bool
 claim_blocks(BtreeScan *scan)
 {
-	return index_claim_growth(scan->vacuum, scan->number, &scan->blocks.next, &scan->blocks.end);
+	return index_claim_growth(scan->base.vacuum, scan->base.number, &scan->base.next, &scan->base.end);
 }
 
 /*
- * visit_page
+ * btree_visit_page
  *		Visit a page of a range of our own, and release it.
  *
  * A free page is recorded when its lock is released.  A process that waits for
@@ -310,7 +276,7 @@ claim_blocks(BtreeScan *scan)
  * map fails, that member waits for us.
  */
 static void
-visit_page(BtreeScan *scan, Buffer buffer)
+btree_visit_page(BtreeScan *scan, Buffer buffer)
 {
 	BlockNumber blkno = BufferGetBlockNumber(buffer);
 	Page		page = BufferGetPage(buffer);
@@ -325,17 +291,17 @@ visit_page(BtreeScan *scan, Buffer buffer)
 	{
 		if (PageIsNew(page))
 		{
-			scan->stats.pages_deleted++;
+			scan->base.stats.pages_deleted++;
 			is_free = true;
 			break;
 		}
-		_bt_checkpage(scan->index, buffer);
+		_bt_checkpage(scan->base.index, buffer);
 		opaque = BTPageGetOpaque(page);
 
 		if (P_ISDELETED(opaque))
 		{
-			scan->stats.pages_deleted++;
-			is_free = BTPageIsRecyclable(page, scan->vacuum->rel);
+			scan->base.stats.pages_deleted++;
+			is_free = BTPageIsRecyclable(page, scan->base.vacuum->rel);
 		}
 		else if (P_ISHALFDEAD(opaque))
 		{
@@ -355,8 +321,8 @@ visit_page(BtreeScan *scan, Buffer buffer)
 				have_cleanup_lock = true;
 				continue;
 			}
-			nlive = clean_leaf(scan, buffer, &duty);
-			scan->stats.num_index_tuples += nlive;
+			nlive = btree_clean_leaf(scan, buffer, &duty);
+			scan->base.stats.num_index_tuples += nlive;
 			if (duty != P_NONE)
 				block_list_add(&scan->duties, duty);
 		}
@@ -366,8 +332,8 @@ visit_page(BtreeScan *scan, Buffer buffer)
 
 	if (is_free)
 	{
-		RecordFreeIndexPage(scan->index, blkno);
-		scan->stats.pages_free++;
+		RecordFreeIndexPage(scan->base.index, blkno);
+		scan->base.stats.pages_free++;
 	}
 }
 
@@ -391,7 +357,7 @@ visit_chain(BtreeScan *scan, BlockNumber blkno, bool wait)
 		BTPageOpaque opaque;
 
 		delay_point();
-		failsafe_notice(scan->vacuum);
+		failsafe_notice(scan->base.vacuum);
 		DEBUG_POINT("btree-chain");
 
 		buffer = lock_due_page(scan, blkno, wait);
@@ -405,13 +371,13 @@ visit_chain(BtreeScan *scan, BlockNumber blkno, bool wait)
 		blkno = P_NONE;
 		if (!PageIsNew(page))
 		{
-			_bt_checkpage(scan->index, buffer);
+			_bt_checkpage(scan->base.index, buffer);
 			opaque = BTPageGetOpaque(page);
 
 			/* Without the ID it has been visited, and the rest with it. */
 			if (P_ISLEAF(opaque) && !P_ISDELETED(opaque) && !P_ISHALFDEAD(opaque) &&
 				opaque->btpo_cycleid == scan->cycle_id)
-				(void) clean_leaf(scan, buffer, &blkno);
+				(void) btree_clean_leaf(scan, buffer, &blkno);
 		}
 		UnlockReleaseBuffer(buffer);
 	}
@@ -422,8 +388,8 @@ static Buffer
 read_due_page(BtreeScan *scan, BlockNumber blkno)
 {
 	Assert(blkno > BTREE_METAPAGE);
-	return ReadBufferExtended(scan->index, MAIN_FORKNUM, blkno, RBM_NORMAL,
-							  vacuum_strategy(scan->vacuum));
+	return ReadBufferExtended(scan->base.index, MAIN_FORKNUM, blkno, RBM_NORMAL,
+							  vacuum_strategy(scan->base.vacuum));
 }
 
 /*
@@ -439,7 +405,7 @@ lock_due_page(BtreeScan *scan, BlockNumber blkno, bool wait)
 	static uint32 wait_event = 0;
 	int			tries = DUTY_TRIES;
 
-	Assert(!scan->blocks.has_stream);
+	Assert(!scan->base.has_stream);
 	if (wait)
 	{
 		Buffer		buffer = read_due_page(scan, blkno);
@@ -466,7 +432,7 @@ lock_due_page(BtreeScan *scan, BlockNumber blkno, bool wait)
 }
 
 /*
- * clean_leaf
+ * btree_clean_leaf
  *		Delete the entries of dead TIDs from a leaf page; return how many TIDs
  *		are left.
  *
@@ -474,7 +440,7 @@ lock_due_page(BtreeScan *scan, BlockNumber blkno, bool wait)
  * next, or P_NONE.
  */
 static int
-clean_leaf(BtreeScan *scan, Buffer buffer, BlockNumber *duty)
+btree_clean_leaf(BtreeScan *scan, Buffer buffer, BlockNumber *duty)
 {
 	Page		page = BufferGetPage(buffer);
 	BTPageOpaque opaque = BTPageGetOpaque(page);
@@ -493,14 +459,14 @@ clean_leaf(BtreeScan *scan, Buffer buffer, BlockNumber *duty)
 	if (DEBUG_FAULT("leaf"))
 		return 0;
 	gather_tids(scan, buffer, minoff, maxoff);
-	ndead = audit_match(scan->vacuum, scan->number, buffer, scan->tids, scan->ntids, scan->dead);
+	ndead = audit_match(scan->base.vacuum, scan->base.number, buffer, scan->tids, scan->ntids, scan->dead);
 
 	if (ndead > 0)
 	{
 		/* clears the cycle ID too */
-		delete_dead_tids(scan, buffer, minoff, maxoff);
-		audit_deleted(scan->vacuum, scan->number, buffer);
-		scan->stats.tuples_removed += ndead;
+		btree_delete_dead_tids(scan, buffer, minoff, maxoff);
+		audit_deleted(scan->base.vacuum, scan->base.number, buffer);
+		scan->base.stats.tuples_removed += ndead;
 	}
 	else if (was_split)
 	{
@@ -527,14 +493,14 @@ gather_tids(BtreeScan *scan, Buffer buffer, OffsetNumber minoff, OffsetNumber ma
 	int			ntids = 0;
 
 	if (maxoff > MaxIndexTuplesPerPage)
-		index_report_overfull(scan->index, blkno);
+		index_report_overfull(scan->base.index, blkno);
 	for (OffsetNumber off = minoff; off <= maxoff; off++)
 	{
-		IndexTuple	tuple = index_tuple_at(scan->index, blkno, page, off);
+		IndexTuple	tuple = index_tuple_at(scan->base.index, blkno, page, off);
 		int			nposting = BTreeTupleIsPosting(tuple) ? BTreeTupleGetNPosting(tuple) : 1;
 
 		if (ntids + nposting > MaxTIDsPerBTreePage)
-			index_report_overfull(scan->index, blkno);
+			index_report_overfull(scan->base.index, blkno);
 		if (!BTreeTupleIsPosting(tuple))
 			scan->tids[ntids++] = tuple->t_tid;
 		else
@@ -574,17 +540,17 @@ check_posting_list(BtreeScan *scan, Buffer buffer, OffsetNumber off)
 		ereport(ERROR,
 				(errcode(ERRCODE_INDEX_CORRUPTED),
 				 errmsg("index \"%s\" has a corrupted entry in block %u, item %u",
-						RelationGetRelationName(scan->index), BufferGetBlockNumber(buffer), off),
+						RelationGetRelationName(scan->base.index), BufferGetBlockNumber(buffer), off),
 				 errhint("Please REINDEX it.")));
 }
 
 /*
- * delete_dead_tids
+ * btree_delete_dead_tids
  *		Delete the items whose TIDs are all dead, and shorten the posting lists
  *		that have some dead ones, in one change of the page.
  */
 static void
-delete_dead_tids(BtreeScan *scan, Buffer buffer, OffsetNumber minoff, OffsetNumber maxoff)
+btree_delete_dead_tids(BtreeScan *scan, Buffer buffer, OffsetNumber minoff, OffsetNumber maxoff)
 {
 	Page		page = BufferGetPage(buffer);
 	OffsetNumber deletable[MaxIndexTuplesPerPage];
@@ -594,7 +560,7 @@ delete_dead_tids(BtreeScan *scan, Buffer buffer, OffsetNumber minoff, OffsetNumb
 	int			tid = 0;
 	bool		has_postings = scan->ntids != maxoff - minoff + 1;
 
-	index_check_items(scan->index, buffer);
+	index_check_items(scan->base.index, buffer);
 	/* The usual case, without a branch that a processor can't predict. */
 	if (!has_postings)
 		for (; tid < scan->ntids; tid++)
@@ -624,7 +590,7 @@ delete_dead_tids(BtreeScan *scan, Buffer buffer, OffsetNumber minoff, OffsetNumb
 	Assert(ndeletable + nupdatable <= maxoff - minoff + 1);
 	Assert(compat_buffer_is_locked_exclusively(buffer));
 
-	_bt_delitems_vacuum(scan->index, buffer, deletable, ndeletable,
+	_bt_delitems_vacuum(scan->base.index, buffer, deletable, ndeletable,
 						updatable, nupdatable);
 
 	for (int i = 0; i < nupdatable; i++)

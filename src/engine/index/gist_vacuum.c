@@ -80,14 +80,8 @@ typedef struct GistShared
 /* One process's part of one index */
 typedef struct GistScan
 {
-	TableVacuum *vacuum;
-	int			number;
-	IndexShared *shared;
+	KindScan	base;
 	GistShared *gist;
-	Relation	index;
-	IndexBulkDeleteResult stats;	/* what this process did */
-
-	IndexBlocks blocks;			/* the pages of our own ranges */
 
 	followed_hash *followed;	/* NULL if there are none */
 
@@ -99,21 +93,18 @@ typedef struct GistScan
 static Size gist_bitmaps_size(Relation index);
 static void gist_setup(TableVacuum *vacuum, int number);
 static void gist_begin(TableVacuum *vacuum, int number, int nmembers);
-static void gist_begin_cleanup(TableVacuum *vacuum, int number, int nmembers);
-static void begin_blocks(TableVacuum *vacuum, int number, int nmembers, bool deletes);
 static BlockNumber gist_vacuum(TableVacuum *vacuum, int number);
-static void gist_finish(TableVacuum *vacuum, int number);
 static void gist_finish_cleanup(TableVacuum *vacuum, int number);
 static bool gist_has_empty_pages(TableVacuum *vacuum, int number, bool wait);
 static void gist_delete_pages(TableVacuum *vacuum, int number, bool wait);
-static GistScan *make_scan(TableVacuum *vacuum, int number);
-static void free_scan(GistScan *scan);
-static void visit_in_range(void *scan, Buffer buffer);
-static void visit_page(GistScan *scan, Buffer buffer);
+static GistScan *gist_make_scan(TableVacuum *vacuum, int number);
+static void gist_free_scan(GistScan *scan);
+static void gist_visit_in_range(void *scan, Buffer buffer);
+static void gist_visit_page(GistScan *scan, Buffer buffer);
 static void follow_chain(GistScan *scan, BlockNumber blkno);
-static int	clean_leaf(GistScan *scan, Buffer buffer, BlockNumber *right);
+static int	gist_clean_leaf(GistScan *scan, Buffer buffer, BlockNumber *right);
 static bool shows_split(const GistScan *scan, Page page);
-static void delete_dead_tids(GistScan *scan, Buffer buffer, int ndead);
+static void gist_delete_dead_tids(GistScan *scan, Buffer buffer, int ndead);
 static void look_for_invalid_tuples(Relation index, BlockNumber blkno, Page page);
 static pg_atomic_uint32 *bitmap_word(GistShared *gist, bool empty_leaf,
 									 BlockNumber blkno);
@@ -138,10 +129,10 @@ const IndexKind gist_kind = {
 		.begin = gist_begin,
 		.work = gist_vacuum,
 		.is_done = index_blocks_are_claimed,
-		.finish = gist_finish,
+		.finish = index_finish_stats,
 	},
 	.cleanup = {
-		.begin = gist_begin_cleanup,
+		.begin = gist_begin,
 		.work = gist_vacuum,
 		.is_done = index_blocks_are_claimed,
 		.finish = gist_finish_cleanup,
@@ -175,48 +166,27 @@ gist_setup(TableVacuum *vacuum, int number)
 		pg_atomic_init_u32(&gist->words[i], 0);
 }
 
-/* gist_begin -- the leader's part before bulk deletion. */
+/*
+ * gist_begin
+ *		Remember the start NSN, visit the root, and make the other blocks available, in
+ *		this order.
+ */
 static void
 gist_begin(TableVacuum *vacuum, int number, int nmembers)
 {
-	begin_blocks(vacuum, number, nmembers, true);
-}
-
-/* gist_begin_cleanup -- the leader's part before cleanup. */
-static void
-gist_begin_cleanup(TableVacuum *vacuum, int number, int nmembers)
-{
-	begin_blocks(vacuum, number, nmembers, false);
-}
-
-/*
- * begin_blocks
- *		Remember the start NSN, visit the root, and make the other blocks
- *		available.
- *
- * In this order: see the top of this file.
- */
-static void
-begin_blocks(TableVacuum *vacuum, int number, int nmembers, bool deletes)
-{
 	GistShared *gist = index_area(vacuum, number);
-	IndexShared *shared = vacuum_index(vacuum->shared, number);
 	Relation	index = vacuum->indexes[number];
 	GistScan   *scan;
 
-	Assert(is_leader(vacuum));
-
-	if (!index_begin_pass(vacuum, number, &gist->pass, deletes))
+	if (!index_begin_pass(vacuum, number, &gist->pass))
 		return;
 	gist_setup(vacuum, number);
 	gist->start_nsn = RelationNeedsWAL(index) ? GetInsertRecPtr() : compat_fake_lsn(index);
 
-	shared->stats.pages_free = 0;
-
-	scan = make_scan(vacuum, number);
-	visit_page(scan, ReadBufferExtended(index, MAIN_FORKNUM, GIST_ROOT_BLKNO,
-										RBM_NORMAL, vacuum_strategy(vacuum)));
-	free_scan(scan);
+	scan = gist_make_scan(vacuum, number);
+	gist_visit_page(scan, ReadBufferExtended(index, MAIN_FORKNUM, GIST_ROOT_BLKNO,
+											 RBM_NORMAL, vacuum_strategy(vacuum)));
+	gist_free_scan(scan);
 
 	index_begin_blocks(vacuum, number, GIST_ROOT_BLKNO + 1, nmembers);
 }
@@ -232,32 +202,12 @@ gist_vacuum(TableVacuum *vacuum, int number)
 	GistScan   *scan;
 	BlockNumber pages_done;
 
-	if (gist->pass.has_nothing_to_do)
-	{
-		index_claim_nothing(vacuum, number);
+	if (index_pass_is_empty(vacuum, number, &gist->pass))
 		return 0;
-	}
-
-	scan = make_scan(vacuum, number);
-	pages_done = index_visit_all_blocks(&scan->blocks);
-	free_scan(scan);
+	scan = gist_make_scan(vacuum, number);
+	pages_done = index_visit_all_blocks(&scan->base);
+	gist_free_scan(scan);
 	return pages_done;
-}
-
-/* gist_finish -- complete the statistics. */
-static void
-gist_finish(TableVacuum *vacuum, int number)
-{
-	IndexShared *shared = vacuum_index(vacuum->shared, number);
-	Relation	index = vacuum->indexes[number];
-
-	Assert(is_leader(vacuum));
-
-	shared->has_stats = true;
-	shared->stats.num_pages = RelationGetNumberOfBlocks(index);
-	/* make what was put into the free space map findable */
-	if (shared->stats.pages_free > 0)
-		IndexFreeSpaceMapVacuum(index);
 }
 
 /*
@@ -273,7 +223,7 @@ gist_finish_cleanup(TableVacuum *vacuum, int number)
 	{
 		if (gist_has_empty_pages(vacuum, number, true))
 			gist_delete_pages(vacuum, number, true);
-		gist_finish(vacuum, number);
+		index_finish_stats(vacuum, number);
 	}
 	index_cap_tuples(vacuum, number);
 }
@@ -333,50 +283,38 @@ gist_delete_pages(TableVacuum *vacuum, int number, bool wait)
 		pg_atomic_write_membarrier_u32(&gist->deletion_begun, 0);
 }
 
-/* make_scan -- make what a process needs to visit pages of an index; palloc'd. */
+/* gist_make_scan -- make what a process needs to visit pages of an index; palloc'd. */
 static GistScan *
-make_scan(TableVacuum *vacuum, int number)
+gist_make_scan(TableVacuum *vacuum, int number)
 {
-	GistScan   *scan = palloc0_object(GistScan);
+	GistScan   *scan = kind_scan_make(vacuum, number, sizeof(GistScan));
 
-	Assert(vacuum->dead_tids != NULL || !((GistShared *) index_area(vacuum, number))->pass.deletes);
-	Assert(CheckRelationLockedByMe(vacuum->indexes[number], RowExclusiveLock, true));
-
-	scan->vacuum = vacuum;
-	scan->number = number;
-	scan->shared = vacuum_index(vacuum->shared, number);
 	scan->gist = index_area(vacuum, number);
-	scan->index = vacuum->indexes[number];
-	scan->blocks.vacuum = vacuum;
-	scan->blocks.number = number;
-	scan->blocks.visit = visit_in_range;
-	scan->blocks.scan = scan;
+	scan->base.visit = gist_visit_in_range;
+	Assert(vacuum->dead_tids != NULL || !scan->gist->pass.deletes);
 	return scan;
 }
 
-/* free_scan -- tell what was done, and free it. */
+/* gist_free_scan -- tell what was done, and free it. */
 static void
-free_scan(GistScan *scan)
+gist_free_scan(GistScan *scan)
 {
-	/* nothing that was claimed is left */
-	Assert(!scan->blocks.has_stream && scan->blocks.next >= scan->blocks.end);
-	index_add_stats(scan->shared, &scan->stats);
 	if (scan->followed != NULL)
 		followed_destroy(scan->followed);
-	pfree(scan);
+	kind_scan_free(&scan->base);
 }
 
-/* visit_in_range -- the IndexBlocks' visit. */
+/* gist_visit_in_range -- the scan's visit. */
 static void
-visit_in_range(void *scan, Buffer buffer)
+gist_visit_in_range(void *scan, Buffer buffer)
 {
 	Assert(BufferGetBlockNumber(buffer) > GIST_ROOT_BLKNO);
 	DEBUG_POINT("gist-page");
-	visit_page(scan, buffer);
+	gist_visit_page(scan, buffer);
 }
 
 /*
- * visit_page
+ * gist_visit_page
  *		Visit a pinned page of a range of our own, release it, and visit those
  *		that its entries may have moved to.
  *
@@ -384,7 +322,7 @@ visit_in_range(void *scan, Buffer buffer)
  * free space map with a lock can't be interrupted.
  */
 static void
-visit_page(GistScan *scan, Buffer buffer)
+gist_visit_page(GistScan *scan, Buffer buffer)
 {
 	BlockNumber blkno = BufferGetBlockNumber(buffer);
 	BlockNumber right = InvalidBlockNumber;
@@ -393,24 +331,24 @@ visit_page(GistScan *scan, Buffer buffer)
 
 	LockBuffer(buffer, GIST_EXCLUSIVE);
 	if (!PageIsNew(page))
-		gistcheckpage(scan->index, buffer);
+		gistcheckpage(scan->base.index, buffer);
 
 	is_free = gistPageRecyclable(page);
 	if (is_free || GistPageIsDeleted(page))
-		scan->stats.pages_deleted++;
+		scan->base.stats.pages_deleted++;
 	else if (GistPageIsLeaf(page))
-		scan->stats.num_index_tuples += clean_leaf(scan, buffer, &right);
+		scan->base.stats.num_index_tuples += gist_clean_leaf(scan, buffer, &right);
 	else
 	{
-		look_for_invalid_tuples(scan->index, blkno, page);
+		look_for_invalid_tuples(scan->base.index, blkno, page);
 		(void) note_page(scan->gist, false, blkno);
 	}
 	UnlockReleaseBuffer(buffer);
 
 	if (is_free)
 	{
-		RecordFreeIndexPage(scan->index, blkno);
-		scan->stats.pages_free++;
+		RecordFreeIndexPage(scan->base.index, blkno);
+		scan->base.stats.pages_free++;
 	}
 	follow_chain(scan, right);
 }
@@ -436,19 +374,19 @@ follow_chain(GistScan *scan, BlockNumber blkno)
 			return;
 
 		delay_point();
-		failsafe_notice(scan->vacuum);
+		failsafe_notice(scan->base.vacuum);
 		DEBUG_POINT("gist-chain");
 
-		buffer = ReadBufferExtended(scan->index, MAIN_FORKNUM, blkno, RBM_NORMAL,
-									vacuum_strategy(scan->vacuum));
+		buffer = ReadBufferExtended(scan->base.index, MAIN_FORKNUM, blkno, RBM_NORMAL,
+									vacuum_strategy(scan->base.vacuum));
 		LockBuffer(buffer, GIST_EXCLUSIVE);
 		page = BufferGetPage(buffer);
 		if (!PageIsNew(page))
 		{
-			gistcheckpage(scan->index, buffer);
+			gistcheckpage(scan->base.index, buffer);
 			if (GistPageIsLeaf(page) && !GistPageIsDeleted(page))
 			{
-				(void) clean_leaf(scan, buffer, &right);
+				(void) gist_clean_leaf(scan, buffer, &right);
 				if (scan->followed == NULL)
 					scan->followed = followed_create(CurrentMemoryContext, 64, NULL);
 				(void) followed_insert(scan->followed, blkno, &found);
@@ -460,7 +398,7 @@ follow_chain(GistScan *scan, BlockNumber blkno)
 }
 
 /*
- * clean_leaf
+ * gist_clean_leaf
  *		Delete the entries of dead TIDs from a leaf page; return how many entries
  *		are left.
  *
@@ -468,7 +406,7 @@ follow_chain(GistScan *scan, BlockNumber blkno)
  * next, or InvalidBlockNumber.
  */
 static int
-clean_leaf(GistScan *scan, Buffer buffer, BlockNumber *right)
+gist_clean_leaf(GistScan *scan, Buffer buffer, BlockNumber *right)
 {
 	Page		page = BufferGetPage(buffer);
 	BlockNumber blkno = BufferGetBlockNumber(buffer);
@@ -479,7 +417,7 @@ clean_leaf(GistScan *scan, Buffer buffer, BlockNumber *right)
 	Assert(GistPageIsLeaf(page) && !GistPageIsDeleted(page));
 
 	if (ntids > MaxIndexTuplesPerPage)
-		index_report_overfull(scan->index, blkno);
+		index_report_overfull(scan->base.index, blkno);
 
 	*right = InvalidBlockNumber;
 	if (scan->gist->pass.deletes)
@@ -490,13 +428,13 @@ clean_leaf(GistScan *scan, Buffer buffer, BlockNumber *right)
 		{
 			OffsetNumber off = FirstOffsetNumber + i;
 
-			scan->tids[i] = index_tuple_at(scan->index, blkno, page, off)->t_tid;
+			scan->tids[i] = index_tuple_at(scan->base.index, blkno, page, off)->t_tid;
 		}
-		ndead = audit_match(scan->vacuum, scan->number, buffer, scan->tids, ntids, scan->dead);
+		ndead = audit_match(scan->base.vacuum, scan->base.number, buffer, scan->tids, ntids, scan->dead);
 		if (ndead > 0)
 		{
-			delete_dead_tids(scan, buffer, ndead);
-			audit_deleted(scan->vacuum, scan->number, buffer);
+			gist_delete_dead_tids(scan, buffer, ndead);
+			audit_deleted(scan->base.vacuum, scan->base.number, buffer);
 		}
 	}
 
@@ -504,7 +442,7 @@ clean_leaf(GistScan *scan, Buffer buffer, BlockNumber *right)
 	if (ndead == ntids && blkno != GIST_ROOT_BLKNO && note_page(scan->gist, true, blkno))
 	{
 		pg_atomic_fetch_add_u32(&scan->gist->empty_leaves, 1);
-		index_note_empty_pages(scan->vacuum);
+		index_note_empty_pages(scan->base.vacuum);
 	}
 	return ntids - ndead;
 }
@@ -517,11 +455,11 @@ shows_split(const GistScan *scan, Page page)
 }
 
 /*
- * delete_dead_tids
+ * gist_delete_dead_tids
  *		Delete the entries that are marked in scan->dead from a locked page.
  */
 static void
-delete_dead_tids(GistScan *scan, Buffer buffer, int ndead)
+gist_delete_dead_tids(GistScan *scan, Buffer buffer, int ndead)
 {
 	Page		page = BufferGetPage(buffer);
 	int			ntids = PageGetMaxOffsetNumber(page);
@@ -537,19 +475,19 @@ delete_dead_tids(GistScan *scan, Buffer buffer, int ndead)
 	}
 	Assert(ndeletable == ndead && ndead > 0);
 
-	index_check_items(scan->index, buffer);
+	index_check_items(scan->base.index, buffer);
 	START_CRIT_SECTION();
 	MarkBufferDirty(buffer);
 	PageIndexMultiDelete(page, deletable, ndeletable);
 	compat_gist_mark_tuples_deleted(page);
-	if (RelationNeedsWAL(scan->index))
+	if (RelationNeedsWAL(scan->base.index))
 		lsn = gistXLogUpdate(buffer, deletable, ndeletable, NULL, 0, InvalidBuffer);
 	else
-		lsn = compat_fake_lsn(scan->index);
+		lsn = compat_fake_lsn(scan->base.index);
 	PageSetLSN(page, lsn);
 	END_CRIT_SECTION();
 
-	scan->stats.tuples_removed += ndeletable;
+	scan->base.stats.tuples_removed += ndeletable;
 }
 
 /*

@@ -54,21 +54,9 @@ typedef struct HashShared
 /* One process's part of one index */
 typedef struct HashScan
 {
-	TableVacuum *vacuum;
-	int			number;			/* of the index */
-	IndexShared *shared;
-	Relation	index;
+	KindScan	base;			/* its range is of buckets */
 	HashMetaPageData meta;		/* a copy, which may be old */
-	IndexBulkDeleteResult stats;	/* what this process did */
-
-	/* what is left of the range in hand */
-	Bucket		next;
-	Bucket		end;
-	bool		gives_up;		/* its place, as the budget feeds fewer */
-
-	bool		has_stream;		/* which may keep pages pinned */
 	BlockList  *put_off;		/* buckets to be visited in the end */
-	BlockNumber pages_done;
 	BlockNumber pages_told;		/* of these, in cyclone.progress */
 
 	/* the TIDs of the page in hand, and which of them are dead */
@@ -93,14 +81,13 @@ static BlockNumber hash_vacuum(TableVacuum *vacuum, int number);
 static void hash_visit_put_off(TableVacuum *vacuum, int number);
 static void hash_conclude(TableVacuum *vacuum, int number);
 static void hash_finish(TableVacuum *vacuum, int number);
-static HashScan *make_scan(TableVacuum *vacuum, int number);
-static void free_scan(HashScan *scan);
+static HashScan *hash_make_scan(TableVacuum *vacuum, int number);
 static void refresh_meta(HashScan *scan);
-static void scan_ranges(HashScan *scan);
-static Buffer resume(ReadStream *stream, Bucket *bucket);
+static void scan_bucket_ranges(HashScan *scan);
+static Buffer resume_buckets(ReadStream *stream, Bucket *bucket);
 static Buffer next_primary(ReadStream *stream, Bucket *bucket);
-static BlockNumber next_block(ReadStream *stream, void *private_data,
-							  void *per_buffer_data);
+static BlockNumber next_bucket_block(ReadStream *stream, void *private_data,
+									 void *per_buffer_data);
 static bool claim_new_buckets(HashScan *scan);
 static void visit_put_off(HashScan *scan, Bucket bucket);
 static Buffer lock_bucket(HashScan *scan, Bucket bucket);
@@ -110,7 +97,7 @@ static void clean_chain(HashScan *scan, BucketVisit *visit);
 static void check_bucket(HashScan *scan, BucketVisit *visit, Buffer buffer);
 static void check_link_back(HashScan *scan, BucketVisit *visit, Buffer buffer, BlockNumber before);
 static bool needs_split_cleanup(HashScan *scan, Buffer primary);
-static void clean_page(HashScan *scan, BucketVisit *visit, Buffer buffer);
+static void hash_clean_page(HashScan *scan, BucketVisit *visit, Buffer buffer);
 static int	match_page(HashScan *scan, Buffer buffer);
 static void delete_items(HashScan *scan, BucketVisit *visit, Buffer buffer,
 						 OffsetNumber *deletable, int ndeletable, bool any_dead);
@@ -164,17 +151,17 @@ hash_begin(TableVacuum *vacuum, int number, int nmembers)
 static BlockNumber
 hash_vacuum(TableVacuum *vacuum, int number)
 {
-	HashScan   *scan = make_scan(vacuum, number);
+	HashScan   *scan = hash_make_scan(vacuum, number);
 	BlockNumber pages_done;
 
 	do
-		scan_ranges(scan);
+		scan_bucket_ranges(scan);
 	while (claim_new_buckets(scan));
 
-	pages_done = scan->pages_done;
+	pages_done = scan->base.pages_done;
 	if (scan->put_off->count > 0)
 		index_want_more_work(vacuum, number);
-	free_scan(scan);
+	kind_scan_free(&scan->base);
 	return pages_done;
 }
 
@@ -194,17 +181,17 @@ hash_visit_put_off(TableVacuum *vacuum, int number)
 	if (put_off->count == 0)
 		return;
 
-	scan = make_scan(vacuum, number);
+	scan = hash_make_scan(vacuum, number);
 	(void) index_take_turn(shared, true);
 	do
 	{
-		while (scan->next < scan->end)
-			visit_put_off(scan, scan->next++);
+		while (scan->base.next < scan->base.end)
+			visit_put_off(scan, scan->base.next++);
 		while (put_off->count > 0)
 			visit_put_off(scan, put_off->blocks[--put_off->count]);
 	} while (claim_new_buckets(scan));
 	index_end_turn(shared);
-	free_scan(scan);
+	kind_scan_free(&scan->base);
 }
 
 /* hash_conclude -- set the metapage's count of tuples. */
@@ -258,32 +245,16 @@ hash_finish(TableVacuum *vacuum, int number)
 	vacuum_index(vacuum->shared, number)->has_stats = true;
 }
 
-/* make_scan -- make what a process needs to visit buckets of an index; palloc'd. */
+/* hash_make_scan -- make what a process needs to visit buckets of an index; palloc'd. */
 static HashScan *
-make_scan(TableVacuum *vacuum, int number)
+hash_make_scan(TableVacuum *vacuum, int number)
 {
-	HashScan   *scan = palloc0_object(HashScan);
+	HashScan   *scan = kind_scan_make(vacuum, number, sizeof(HashScan));
 
-	scan->vacuum = vacuum;
-	scan->shared = vacuum_index(vacuum->shared, number);
-	scan->number = number;
-	scan->index = vacuum->indexes[number];
 	scan->put_off = &vacuum->put_off[number];
 	refresh_meta(scan);
-
 	Assert(vacuum->dead_tids != NULL);
-	Assert(CheckRelationLockedByMe(scan->index, RowExclusiveLock, true));
 	return scan;
-}
-
-/* free_scan -- tell what was done, and free it. */
-static void
-free_scan(HashScan *scan)
-{
-	/* nothing that was claimed is left */
-	Assert(!scan->has_stream && scan->next >= scan->end);
-	index_add_stats(scan->shared, &scan->stats);
-	pfree(scan);
 }
 
 /* refresh_meta -- copy the metapage as it is now; waits for a lock on it. */
@@ -292,41 +263,41 @@ refresh_meta(HashScan *scan)
 {
 	Buffer		metabuf = InvalidBuffer;
 
-	scan->meta = *_hash_getcachedmetap(scan->index, &metabuf, true);
+	scan->meta = *_hash_getcachedmetap(scan->base.index, &metabuf, true);
 	if (BufferIsValid(metabuf))
 		ReleaseBuffer(metabuf);
 }
 
-/* scan_ranges -- visit the buckets of ranges claimed one by one. */
+/* scan_bucket_ranges -- visit the buckets of ranges claimed one by one. */
 static void
-scan_ranges(HashScan *scan)
+scan_bucket_ranges(HashScan *scan)
 {
 	ReadStream *stream;
 	Buffer		next;
 	Bucket		next_bucket;
 
-	Assert(!scan->has_stream);
+	Assert(!scan->base.has_stream);
 	stream = read_stream_begin_relation(READ_STREAM_MAINTENANCE |
 										COMPAT_READ_STREAM_BATCHING,
-										vacuum_strategy(scan->vacuum),
-										scan->index, MAIN_FORKNUM,
-										next_block, scan, sizeof(Bucket));
-	scan->has_stream = true;
+										vacuum_strategy(scan->base.vacuum),
+										scan->base.index, MAIN_FORKNUM,
+										next_bucket_block, scan, sizeof(Bucket));
+	scan->base.has_stream = true;
 	guards_begin_pins();
 	next = next_primary(stream, &next_bucket);
-	while (BufferIsValid(next) || BufferIsValid(next = resume(stream, &next_bucket)))
+	while (BufferIsValid(next) || BufferIsValid(next = resume_buckets(stream, &next_bucket)))
 	{
 		Buffer		primary = next;
 		Bucket		bucket = next_bucket;
 
 		delay_point();
-		failsafe_notice(scan->vacuum);
+		failsafe_notice(scan->base.vacuum);
 		next = next_primary(stream, &next_bucket);
 		prefetch_page(next);
 		DEBUG_POINT("hash-bucket");
 
 		LockBufferForCleanup(primary);
-		_hash_checkpage(scan->index, primary, LH_BUCKET_PAGE);
+		_hash_checkpage(scan->base.index, primary, LH_BUCKET_PAGE);
 		if (!is_being_populated(primary))
 			clean_bucket(scan, bucket, primary, true);
 		else
@@ -338,8 +309,8 @@ scan_ranges(HashScan *scan)
 	}
 	guards_end_pins();
 	read_stream_end(stream);
-	scan->has_stream = false;
-	progress_blocks_done(scan->pages_done);
+	scan->base.has_stream = false;
+	progress_blocks_done(scan->base.pages_done);
 }
 
 /* next_primary -- the next bucket's primary page, pinned, and the bucket's number; or Invalid. */
@@ -353,9 +324,9 @@ next_primary(ReadStream *stream, Bucket *bucket)
 	return primary;
 }
 
-/* resume -- likewise, with nothing pinned, if the stream has ended for a pause. */
+/* resume_buckets -- likewise, with nothing pinned, if the stream has ended for a pause. */
 static Buffer
-resume(ReadStream *stream, Bucket *bucket)
+resume_buckets(ReadStream *stream, Bucket *bucket)
 {
 	void	   *per_buffer_data;
 	Buffer		primary = guards_resume_stream(stream, &per_buffer_data, NULL);
@@ -365,12 +336,12 @@ resume(ReadStream *stream, Bucket *bucket)
 }
 
 /*
- * next_block
+ * next_bucket_block
  *		The read stream's callback: the primary page of the next bucket, and its
  *		number.  Takes no lock.
  */
 static BlockNumber
-next_block(ReadStream *stream, void *private_data, void *per_buffer_data)
+next_bucket_block(ReadStream *stream, void *private_data, void *per_buffer_data)
 {
 	HashScan   *scan = private_data;
 	Bucket		bucket;
@@ -380,18 +351,18 @@ next_block(ReadStream *stream, void *private_data, void *per_buffer_data)
 
 	if (guards_cut_stream())
 		return InvalidBlockNumber;
-	if (scan->next >= scan->end)
+	if (scan->base.next >= scan->base.end)
 	{
-		if (!index_claim_range(scan->shared, &scan->gives_up, &start, &end))
+		if (!index_claim_range(scan->base.shared, &scan->base.gives_up, &start, &end))
 			return InvalidBlockNumber;
-		scan->next = start;
-		scan->end = end;
+		scan->base.next = start;
+		scan->base.end = end;
 	}
-	Assert(scan->next <= scan->meta.hashm_maxbucket);
-	bucket = scan->next++;
+	Assert(scan->base.next <= scan->meta.hashm_maxbucket);
+	bucket = scan->base.next++;
 	*(Bucket *) per_buffer_data = bucket;
 	blkno = BUCKET_TO_BLKNO(&scan->meta, bucket);
-	before_index_read(scan->vacuum, scan->number, blkno);
+	before_index_read(scan->base.vacuum, scan->base.number, blkno);
 	return blkno;
 }
 
@@ -406,19 +377,19 @@ claim_new_buckets(HashScan *scan)
 	uint64		known_end;
 	uint64		end;
 
-	Assert(!scan->has_stream);
-	Assert(scan->next >= scan->end);
-	known_end = pg_atomic_read_u64(&scan->shared->known_end);
+	Assert(!scan->base.has_stream);
+	Assert(scan->base.next >= scan->base.end);
+	known_end = pg_atomic_read_u64(&scan->base.shared->known_end);
 	refresh_meta(scan);
 	end = (uint64) scan->meta.hashm_maxbucket + 1;
 	do
 	{
 		if (end <= known_end)
 			return false;
-	} while (!pg_atomic_compare_exchange_u64(&scan->shared->known_end,
+	} while (!pg_atomic_compare_exchange_u64(&scan->base.shared->known_end,
 											 &known_end, end));
-	scan->next = known_end;
-	scan->end = end;
+	scan->base.next = known_end;
+	scan->base.end = end;
 	return true;
 }
 
@@ -435,7 +406,7 @@ visit_put_off(HashScan *scan, Bucket bucket)
 	Buffer		primary;
 
 	delay_point();
-	failsafe_notice(scan->vacuum);
+	failsafe_notice(scan->base.vacuum);
 
 	primary = lock_bucket(scan, bucket);
 	/* bucket 0 comes from no split; if it is marked so, its page is damaged */
@@ -457,14 +428,14 @@ visit_put_off(HashScan *scan, Bucket bucket)
 static Buffer
 lock_bucket(HashScan *scan, Bucket bucket)
 {
-	Buffer		primary = ReadBufferExtended(scan->index, MAIN_FORKNUM,
+	Buffer		primary = ReadBufferExtended(scan->base.index, MAIN_FORKNUM,
 											 BUCKET_TO_BLKNO(&scan->meta, bucket),
-											 RBM_NORMAL, vacuum_strategy(scan->vacuum));
+											 RBM_NORMAL, vacuum_strategy(scan->base.vacuum));
 
 	/* this may be a bucket of another member's ranges */
-	Assert(!scan->has_stream);
+	Assert(!scan->base.has_stream);
 	LockBufferForCleanup(primary);
-	_hash_checkpage(scan->index, primary, LH_BUCKET_PAGE);
+	_hash_checkpage(scan->base.index, primary, LH_BUCKET_PAGE);
 	return primary;
 }
 
@@ -500,17 +471,17 @@ clean_bucket(HashScan *scan, Bucket bucket, Buffer primary, bool counts)
 	 * goes back by links.
 	 */
 	if (visit.dirty && !visit.damaged && IsBufferCleanupOK(primary))
-		_hash_squeezebucket(scan->index, bucket, blkno, primary,
-							vacuum_strategy(scan->vacuum));
+		_hash_squeezebucket(scan->base.index, bucket, blkno, primary,
+							vacuum_strategy(scan->base.vacuum));
 	else
 		LockBuffer(primary, BUFFER_LOCK_UNLOCK);
 	ReleaseBuffer(primary);
 
 	/* not while a page is locked */
-	if (scan->pages_done - scan->pages_told >= PROGRESS_BLOCKS)
+	if (scan->base.pages_done - scan->pages_told >= PROGRESS_BLOCKS)
 	{
-		scan->pages_told = scan->pages_done;
-		progress_blocks_done(scan->pages_done);
+		scan->pages_told = scan->base.pages_done;
+		progress_blocks_done(scan->base.pages_done);
 		wal_keep_pace();
 	}
 }
@@ -547,7 +518,7 @@ static void
 clean_chain(HashScan *scan, BucketVisit *visit)
 {
 	Buffer		buffer = visit->primary;
-	LinkWalk	walk = {.index = scan->index};
+	LinkWalk	walk = {.index = scan->base.index};
 
 	for (;;)
 	{
@@ -555,16 +526,16 @@ clean_chain(HashScan *scan, BucketVisit *visit)
 		BlockNumber next;
 		Buffer		next_buffer;
 
-		clean_page(scan, visit, buffer);
-		scan->pages_done++;
+		hash_clean_page(scan, visit, buffer);
+		scan->base.pages_done++;
 
 		next = HashPageGetOpaque(BufferGetPage(buffer))->hasho_nextblkno;
 		if (!BlockNumberIsValid(next))
 			break;
 		link_walk_step(&walk, blkno, next, ERROR);
-		next_buffer = _hash_getbuf_with_strategy(scan->index, next, HASH_WRITE,
+		next_buffer = _hash_getbuf_with_strategy(scan->base.index, next, HASH_WRITE,
 												 LH_OVERFLOW_PAGE,
-												 vacuum_strategy(scan->vacuum));
+												 vacuum_strategy(scan->base.vacuum));
 		check_link_back(scan, visit, next_buffer, blkno);
 		check_bucket(scan, visit, next_buffer);
 		LockBuffer(buffer, BUFFER_LOCK_UNLOCK);
@@ -601,7 +572,7 @@ check_bucket(HashScan *scan, BucketVisit *visit, Buffer buffer)
 	ereport(LOG,
 			(errcode(ERRCODE_INDEX_CORRUPTED),
 			 errmsg("block %u of index \"%s\" is of bucket %u, and bucket %u leads to it",
-					BufferGetBlockNumber(buffer), RelationGetRelationName(scan->index),
+					BufferGetBlockNumber(buffer), RelationGetRelationName(scan->base.index),
 					bucket, visit->bucket),
 			 errhint("Please REINDEX it.")));
 }
@@ -618,13 +589,13 @@ check_link_back(HashScan *scan, BucketVisit *visit, Buffer buffer, BlockNumber b
 	ereport(LOG,
 			(errcode(ERRCODE_INDEX_CORRUPTED),
 			 errmsg("block %u of index \"%s\" comes after block %u, and leads back to block %u",
-					BufferGetBlockNumber(buffer), RelationGetRelationName(scan->index), before, back),
+					BufferGetBlockNumber(buffer), RelationGetRelationName(scan->base.index), before, back),
 			 errhint("Please REINDEX it.")));
 }
 
-/* clean_page -- delete from one page of a bucket, and count what is left. */
+/* hash_clean_page -- delete from one page of a bucket, and count what is left. */
 static void
-clean_page(HashScan *scan, BucketVisit *visit, Buffer buffer)
+hash_clean_page(HashScan *scan, BucketVisit *visit, Buffer buffer)
 {
 	Page		page = BufferGetPage(buffer);
 	OffsetNumber deletable[MaxIndexTuplesPerPage];
@@ -656,14 +627,14 @@ clean_page(HashScan *scan, BucketVisit *visit, Buffer buffer)
 		}
 
 	Assert(ndead <= ndeletable && ndeletable <= nitems);
-	scan->stats.tuples_removed += ndead;
+	scan->base.stats.tuples_removed += ndead;
 	if (visit->counts)
-		scan->stats.num_index_tuples += nitems - ndeletable;
+		scan->base.stats.num_index_tuples += nitems - ndeletable;
 	if (ndeletable > 0)
 		delete_items(scan, visit, buffer, deletable, ndeletable, ndead > 0);
 	/* not if entries were deleted that a split has moved to another bucket */
 	if (ndeletable == ndead && ndead > 0)
-		audit_deleted(scan->vacuum, scan->number, buffer);
+		audit_deleted(scan->base.vacuum, scan->base.number, buffer);
 }
 
 /* match_page -- look up all TIDs of a page; return how many are dead. */
@@ -675,10 +646,10 @@ match_page(HashScan *scan, Buffer buffer)
 	int			nitems = PageGetMaxOffsetNumber(page);
 
 	if (nitems > MaxIndexTuplesPerPage)
-		index_report_overfull(scan->index, blkno);
+		index_report_overfull(scan->base.index, blkno);
 	for (int i = 0; i < nitems; i++)
-		scan->tids[i] = index_tuple_at(scan->index, blkno, page, FirstOffsetNumber + i)->t_tid;
-	return audit_match(scan->vacuum, scan->number, buffer, scan->tids, nitems, scan->dead);
+		scan->tids[i] = index_tuple_at(scan->base.index, blkno, page, FirstOffsetNumber + i)->t_tid;
+	return audit_match(scan->base.vacuum, scan->base.number, buffer, scan->tids, nitems, scan->dead);
 }
 
 /*
@@ -697,7 +668,7 @@ delete_items(HashScan *scan, BucketVisit *visit, Buffer buffer,
 	bool		clear_dead_marking = any_dead && H_HAS_DEAD_TUPLES(opaque);
 
 	Assert(compat_buffer_is_locked_exclusively(buffer));
-	index_check_items(scan->index, buffer);
+	index_check_items(scan->base.index, buffer);
 	START_CRIT_SECTION();
 
 	PageIndexMultiDelete(page, deletable, ndeletable);
@@ -706,7 +677,7 @@ delete_items(HashScan *scan, BucketVisit *visit, Buffer buffer,
 	MarkBufferDirty(buffer);
 	visit->dirty = true;
 
-	if (RelationNeedsWAL(scan->index))
+	if (RelationNeedsWAL(scan->base.index))
 	{
 		xl_hash_delete record = {
 			.clear_dead_marking = clear_dead_marking,
@@ -723,7 +694,7 @@ delete_items(HashScan *scan, BucketVisit *visit, Buffer buffer,
 		PageSetLSN(page, XLogInsert(RM_HASH_ID, XLOG_HASH_DELETE));
 	}
 	else
-		compat_set_hash_lsn(scan->index, page);
+		compat_set_hash_lsn(scan->base.index, page);
 
 	END_CRIT_SECTION();
 }
@@ -746,14 +717,14 @@ end_split_cleanup(HashScan *scan, Buffer primary)
 	HashPageGetOpaque(page)->hasho_flag &= ~LH_BUCKET_NEEDS_SPLIT_CLEANUP;
 	MarkBufferDirty(primary);
 
-	if (RelationNeedsWAL(scan->index))
+	if (RelationNeedsWAL(scan->base.index))
 	{
 		XLogBeginInsert();
 		XLogRegisterBuffer(0, primary, REGBUF_STANDARD);
 		PageSetLSN(page, XLogInsert(RM_HASH_ID, XLOG_HASH_SPLIT_CLEANUP));
 	}
 	else
-		compat_set_hash_lsn(scan->index, page);
+		compat_set_hash_lsn(scan->base.index, page);
 
 	END_CRIT_SECTION();
 }

@@ -22,6 +22,7 @@
 
 #include "miscadmin.h"
 #include "storage/bufmgr.h"
+#include "storage/indexfsm.h"
 #include "storage/lmgr.h"
 #include "storage/read_stream.h"
 #include "storage/spin.h"
@@ -39,7 +40,7 @@
 /* Blocks are claimed in ranges of at most this many (4 MB). */
 #define RANGE_BLOCKS		512
 
-static BlockNumber next_block(ReadStream *stream, void *private_data, void *per_buffer_data);
+static BlockNumber next_index_block(ReadStream *stream, void *private_data, void *per_buffer_data);
 
 /*
  * index_want_more_work
@@ -153,6 +154,31 @@ index_current_size(Relation index)
 	return nblocks;
 }
 
+/* kind_scan_make -- make what a process needs in one index. */
+void *
+kind_scan_make(TableVacuum *vacuum, int number, Size size)
+{
+	KindScan   *scan = palloc0(size);
+
+	Assert(size >= sizeof(KindScan));
+	Assert(CheckRelationLockedByMe(vacuum->indexes[number], RowExclusiveLock, true));
+	scan->vacuum = vacuum;
+	scan->number = number;
+	scan->shared = vacuum_index(vacuum->shared, number);
+	scan->index = vacuum->indexes[number];
+	return scan;
+}
+
+/* kind_scan_free -- tell what was done, and free it. */
+void
+kind_scan_free(KindScan *scan)
+{
+	/* nothing that was claimed is left */
+	Assert(!scan->has_stream && scan->next >= scan->end);
+	index_add_stats(scan->shared, &scan->stats);
+	pfree(scan);
+}
+
 /* index_begin_blocks -- make the blocks from first on available (index->ranges). */
 void
 index_begin_blocks(TableVacuum *vacuum, int number, BlockNumber first, int nmembers)
@@ -173,25 +199,24 @@ index_begin_blocks(TableVacuum *vacuum, int number, BlockNumber first, int nmemb
  * The next page's content is asked for before one is visited.
  */
 void
-index_visit_blocks(IndexBlocks *blocks)
+index_visit_blocks(KindScan *scan)
 {
-	TableVacuum *vacuum = blocks->vacuum;
-	Relation	index = vacuum->indexes[blocks->number];
+	TableVacuum *vacuum = scan->vacuum;
+	Relation	index = scan->index;
 	ReadStream *stream;
 	Buffer		next;
 
 	Assert(CritSectionCount == 0);
-	Assert(blocks->number >= 0 && blocks->number < vacuum->nindexes);
-	Assert(!blocks->has_stream && blocks->visit != NULL);
-	Assert(blocks->next <= blocks->end);
+	Assert(!scan->has_stream && scan->visit != NULL);
+	Assert(scan->next <= scan->end);
 	/* or the stream would end at once, again and again */
-	Assert(blocks->is_enough == NULL || !blocks->is_enough(blocks->scan));
+	Assert(scan->is_enough == NULL || !scan->is_enough(scan));
 
 	stream = read_stream_begin_relation(READ_STREAM_MAINTENANCE |
 										COMPAT_READ_STREAM_BATCHING,
 										vacuum_strategy(vacuum), index,
-										MAIN_FORKNUM, next_block, blocks, 0);
-	blocks->has_stream = true;
+										MAIN_FORKNUM, next_index_block, scan, 0);
+	scan->has_stream = true;
 	guards_begin_pins();
 	next = read_stream_next_buffer(stream, NULL);
 	while (BufferIsValid(next) || BufferIsValid(next = guards_resume_stream(stream, NULL, NULL)))
@@ -204,41 +229,40 @@ index_visit_blocks(IndexBlocks *blocks)
 
 		next = read_stream_next_buffer(stream, NULL);
 		prefetch_page(next);
-		blocks->visit(blocks->scan, buffer);
+		scan->visit(scan, buffer);
 		ring_pages_visited(vacuum->ring_pages, index, blkno, buffer);
 
-		if (++blocks->pages_done % PROGRESS_BLOCKS == 0)
+		if (++scan->pages_done % PROGRESS_BLOCKS == 0)
 		{
-			progress_blocks_done(blocks->pages_done);
+			progress_blocks_done(scan->pages_done);
 			wal_keep_pace();
 		}
 	}
 	guards_end_pins();
 	read_stream_end(stream);
-	blocks->has_stream = false;
-	progress_blocks_done(blocks->pages_done);
+	scan->has_stream = false;
+	progress_blocks_done(scan->pages_done);
 }
 
-/* next_block -- the read stream's callback.  Takes no lock. */
+/* next_index_block -- the read stream's callback.  Takes no lock. */
 static BlockNumber
-next_block(ReadStream *stream, void *private_data, void *per_buffer_data)
+next_index_block(ReadStream *stream, void *private_data, void *per_buffer_data)
 {
-	IndexBlocks *blocks = private_data;
+	KindScan   *scan = private_data;
 	uint64		start,
 				end;
 
-	if (guards_cut_stream() || (blocks->is_enough != NULL && blocks->is_enough(blocks->scan)))
+	if (guards_cut_stream() || (scan->is_enough != NULL && scan->is_enough(scan)))
 		return InvalidBlockNumber;
-	if (blocks->next >= blocks->end)
+	if (scan->next >= scan->end)
 	{
-		if (!index_claim_range(vacuum_index(blocks->vacuum->shared, blocks->number),
-							   &blocks->gives_up, &start, &end))
+		if (!index_claim_range(scan->shared, &scan->gives_up, &start, &end))
 			return InvalidBlockNumber;
-		blocks->next = start;
-		blocks->end = end;
+		scan->next = start;
+		scan->end = end;
 	}
-	before_index_read(blocks->vacuum, blocks->number, blocks->next);
-	return blocks->next++;
+	before_index_read(scan->vacuum, scan->number, scan->next);
+	return scan->next++;
 }
 
 /*
@@ -305,14 +329,14 @@ index_blocks_are_claimed(TableVacuum *vacuum, int number)
  * thing to claim, and only so that a member reports on the index.
  */
 bool
-index_begin_pass(TableVacuum *vacuum, int number, IndexPass *pass, bool deletes)
+index_begin_pass(TableVacuum *vacuum, int number, IndexPass *pass)
 {
 	IndexShared *index = vacuum_index(vacuum->shared, number);
 
 	Assert(is_leader(vacuum) && pass != NULL);
 
-	pass->deletes = deletes;
-	pass->has_nothing_to_do = !deletes && index->has_stats;
+	pass->deletes = !vacuum->shared->in_cleanup;
+	pass->has_nothing_to_do = !pass->deletes && index->has_stats;
 	if (pass->has_nothing_to_do)
 	{
 		ranges_init(&index->ranges, 0, 1, 1, 1, 1);
@@ -321,17 +345,24 @@ index_begin_pass(TableVacuum *vacuum, int number, IndexPass *pass, bool deletes)
 	index->stats.estimated_count = false;
 	index->stats.num_index_tuples = 0;
 	index->stats.pages_deleted = 0;
+	index->stats.pages_free = 0;
 	return true;
 }
 
-/* index_claim_nothing -- claim the one thing of a pass that has nothing to do, unless another member has. */
-void
-index_claim_nothing(TableVacuum *vacuum, int number)
+/*
+ * index_pass_is_empty
+ *		Has a pass nothing to do?  Then claim the one thing there is, unless another member
+ *		has.
+ */
+bool
+index_pass_is_empty(TableVacuum *vacuum, int number, const IndexPass *pass)
 {
 	uint64		start,
 				end;
 
-	(void) ranges_claim(&vacuum_index(vacuum->shared, number)->ranges, &start, &end);
+	if (pass->has_nothing_to_do)
+		(void) ranges_claim(&vacuum_index(vacuum->shared, number)->ranges, &start, &end);
+	return pass->has_nothing_to_do;
 }
 
 /*
@@ -340,14 +371,29 @@ index_claim_nothing(TableVacuum *vacuum, int number)
  *		return how many were visited.
  */
 BlockNumber
-index_visit_all_blocks(IndexBlocks *blocks)
+index_visit_all_blocks(KindScan *scan)
 {
-	Assert(!blocks->has_stream && blocks->pages_done == 0);
+	Assert(!scan->has_stream && scan->pages_done == 0);
 
 	do
-		index_visit_blocks(blocks);
-	while (index_claim_growth(blocks->vacuum, blocks->number, &blocks->next, &blocks->end));
-	return blocks->pages_done;
+		index_visit_blocks(scan);
+	while (index_claim_growth(scan->vacuum, scan->number, &scan->next, &scan->end));
+	return scan->pages_done;
+}
+
+/* index_finish_stats -- complete the statistics, and make what was put into the free space map findable. */
+void
+index_finish_stats(TableVacuum *vacuum, int number)
+{
+	IndexShared *shared = vacuum_index(vacuum->shared, number);
+	Relation	index = vacuum->indexes[number];
+
+	Assert(is_leader(vacuum));
+
+	shared->has_stats = true;
+	shared->stats.num_pages = RelationGetNumberOfBlocks(index);
+	if (shared->stats.pages_free > 0)
+		IndexFreeSpaceMapVacuum(index);
 }
 
 /*

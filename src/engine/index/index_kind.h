@@ -107,23 +107,27 @@ typedef struct IndexKind
 	void		(*delete_pages) (TableVacuum *vacuum, int number, bool wait);
 } IndexKind;
 
-/* The pages of ranges that a process claims one by one: see index_visit_blocks */
-typedef struct IndexBlocks
+/* One process's part of one index; what a kind has of its own comes behind it */
+typedef struct KindScan
 {
 	TableVacuum *vacuum;
 	int			number;			/* of the index */
+	IndexShared *shared;
+	Relation	index;
+	IndexBulkDeleteResult stats;	/* what this process did */
+
+	/* for index_visit_blocks */
 	void		(*visit) (void *scan, Buffer buffer);	/* releases the page */
 	bool		(*is_enough) (void *scan);	/* for now? NULL: never */
-	void	   *scan;			/* for these two */
 
-	/* what is left of the range in hand */
+	/* what is left of the range in hand, of blocks or buckets */
 	BlockNumber next;
 	BlockNumber end;
 
 	bool		gives_up;		/* its place, as the budget feeds fewer */
 	bool		has_stream;		/* which may keep pages pinned */
 	BlockNumber pages_done;
-} IndexBlocks;
+} KindScan;
 
 /*
  * A pass over all blocks of an index, for bulk deletion or for cleanup; in the shared area
@@ -161,13 +165,20 @@ extern void index_fill_info(const TableVacuum *vacuum, int number, IndexVacuumIn
 extern BlockNumber index_current_size(Relation index);
 
 /*
+ * kind_scan_make makes what a process needs in one index, of a kind's size, palloc'd and
+ * zeroed but for its beginning; kind_scan_free tells what was done, and frees it.
+ */
+extern void *kind_scan_make(TableVacuum *vacuum, int number, Size size);
+extern void kind_scan_free(KindScan *scan);
+
+/*
  * Ranges of blocks.  The leader begins; each member visits or claims.  No page is
  * locked when index_visit_blocks or index_claim_growth is called, and none pinned that
  * another member may wait for.
  */
 extern void index_begin_blocks(TableVacuum *vacuum, int number, BlockNumber first,
 							   int nmembers);
-extern void index_visit_blocks(IndexBlocks *blocks);
+extern void index_visit_blocks(KindScan *scan);
 extern bool index_claim_range(IndexShared *index, bool *gives_up, uint64 *start, uint64 *end);
 extern bool index_claim_growth(TableVacuum *vacuum, int number,
 							   BlockNumber *start, BlockNumber *end);
@@ -175,12 +186,15 @@ extern bool index_blocks_are_claimed(TableVacuum *vacuum, int number);
 
 /*
  * Passes over all blocks.  The leader begins; if that returns false there is nothing to
- * do, and no blocks.  A member whose pass has nothing to do calls index_claim_nothing, any
- * other index_visit_all_blocks, which returns how many it has visited.
+ * do, and no blocks.  A member asks index_pass_is_empty; if there is something to do it
+ * calls index_visit_all_blocks, which returns how many it has visited.
  */
-extern bool index_begin_pass(TableVacuum *vacuum, int number, IndexPass *pass, bool deletes);
-extern void index_claim_nothing(TableVacuum *vacuum, int number);
-extern BlockNumber index_visit_all_blocks(IndexBlocks *blocks);
+extern bool index_begin_pass(TableVacuum *vacuum, int number, IndexPass *pass);
+extern bool index_pass_is_empty(TableVacuum *vacuum, int number, const IndexPass *pass);
+extern BlockNumber index_visit_all_blocks(KindScan *scan);
+
+/* The leader's finish of a kind that records free pages: complete the statistics */
+extern void index_finish_stats(TableVacuum *vacuum, int number);
 
 /*
  * Turns.  A member that waits for its turn has no page locked, and none pinned that

@@ -55,7 +55,7 @@ spgist_follow_inner_tuple(SpgistScan *scan, Buffer buffer, OffsetNumber offset)
 	SpGistInnerTuple tuple;
 
 	Assert(CritSectionCount == 0);
-	Assert(scan->index == scan->vacuum->indexes[scan->number]);
+	Assert(scan->base.index == scan->base.vacuum->indexes[scan->base.number]);
 	Assert(compat_buffer_is_locked_exclusively(buffer));
 	Assert(!SpGistPageIsLeaf(page));
 	if (offset < FirstOffsetNumber || offset > PageGetMaxOffsetNumber(page))
@@ -87,7 +87,7 @@ follow_nodes(SpgistScan *scan, Buffer buffer, OffsetNumber offset)
 		Size		start = (char *) node - (char *) tuple;
 
 		if (start + SGNTHDRSZ > size || IndexTupleSize(node) < SGNTHDRSZ)
-			spgist_report_corruption(scan->index, BufferGetBlockNumber(buffer));
+			spgist_report_corruption(scan->base.index, BufferGetBlockNumber(buffer));
 		if (ItemPointerIsValid(&node->t_tid))
 			add_pending(scan, &node->t_tid);
 	}
@@ -156,26 +156,26 @@ spgist_clean_root(SpgistScan *scan, Buffer buffer)
 	int			ndead = 0;
 
 	Assert(CritSectionCount == 0);
-	Assert(scan->index == scan->vacuum->indexes[scan->number]);
+	Assert(scan->base.index == scan->base.vacuum->indexes[scan->base.number]);
 	Assert(compat_buffer_is_locked_exclusively(buffer));
 	Assert(SpGistBlockIsRoot(BufferGetBlockNumber(buffer)) && SpGistPageIsLeaf(page));
 	look_at_leaf(scan, buffer);
 	if (scan->ntids != PageGetMaxOffsetNumber(page))
-		spgist_report_corruption(scan->index, BufferGetBlockNumber(buffer));
+		spgist_report_corruption(scan->base.index, BufferGetBlockNumber(buffer));
 	for (int i = 0; i < scan->ntids; i++)
 		if (scan->dead[i])
 			deletable[ndead++] = scan->offsets[i];
 
-	scan->stats.num_index_tuples += scan->ntids - ndead;
-	scan->stats.tuples_removed += ndead;
+	scan->base.stats.num_index_tuples += scan->ntids - ndead;
+	scan->base.stats.tuples_removed += ndead;
 	if (ndead == 0)
 		return;
 
-	index_check_items(scan->index, buffer);
+	index_check_items(scan->base.index, buffer);
 	START_CRIT_SECTION();
 	PageIndexMultiDelete(page, deletable, ndead);
 	MarkBufferDirty(buffer);
-	if (RelationNeedsWAL(scan->index))
+	if (RelationNeedsWAL(scan->base.index))
 	{
 		record.nDelete = ndead;
 		STORE_STATE(&scan->state, record.stateSrc);
@@ -202,15 +202,15 @@ spgist_clean_leaf(SpgistScan *scan, Buffer buffer, bool count)
 	int			ndead = 0;
 
 	Assert(CritSectionCount == 0);
-	Assert(scan->index == scan->vacuum->indexes[scan->number]);
+	Assert(scan->base.index == scan->base.vacuum->indexes[scan->base.number]);
 	Assert(compat_buffer_is_locked_exclusively(buffer));
 	Assert(!SpGistBlockIsRoot(BufferGetBlockNumber(buffer)) && SpGistPageIsLeaf(BufferGetPage(buffer)));
 	look_at_leaf(scan, buffer);
 	for (int i = 0; i < scan->ntids; i++)
 		ndead += scan->dead[i];
 	if (count)
-		scan->stats.num_index_tuples += scan->ntids - ndead;
-	scan->stats.tuples_removed += ndead;
+		scan->base.stats.num_index_tuples += scan->ntids - ndead;
+	scan->base.stats.tuples_removed += ndead;
 	if (ndead == 0)
 		return;
 
@@ -223,9 +223,9 @@ spgist_clean_leaf(SpgistScan *scan, Buffer buffer, bool count)
 
 	/* each is in a chain, and in one only */
 	if (plan->ndead + plan->nplaceholder + plan->nmove != ndead)
-		spgist_report_corruption(scan->index, BufferGetBlockNumber(buffer));
+		spgist_report_corruption(scan->base.index, BufferGetBlockNumber(buffer));
 	apply_plan(scan, buffer);
-	audit_deleted(scan->vacuum, scan->number, buffer);
+	audit_deleted(scan->base.vacuum, scan->base.number, buffer);
 }
 
 /*
@@ -259,7 +259,7 @@ look_at_leaf(SpgistScan *scan, Buffer buffer)
 	}
 
 	if (scan->spgist->pass.deletes)
-		(void) audit_match(scan->vacuum, scan->number, buffer, scan->tids, scan->ntids, scan->dead);
+		(void) audit_match(scan->base.vacuum, scan->base.number, buffer, scan->tids, scan->ntids, scan->dead);
 	else
 		memset(scan->dead, 0, sizeof(bool) * scan->ntids);
 }
@@ -272,7 +272,7 @@ note_next(SpgistScan *scan, Buffer buffer, OffsetNumber offset, OffsetNumber nex
 		return;
 	if (next > PageGetMaxOffsetNumber(BufferGetPage(buffer)) ||
 		scan->before[next] != InvalidOffsetNumber)
-		spgist_report_corruption(scan->index, BufferGetBlockNumber(buffer));
+		spgist_report_corruption(scan->base.index, BufferGetBlockNumber(buffer));
 	scan->before[next] = offset;
 }
 
@@ -297,7 +297,7 @@ plan_chain(SpgistScan *scan, Buffer buffer, OffsetNumber head)
 		SpGistLeafTuple tuple = tuple_at(scan, buffer, off);
 
 		if (tuple->tupstate != SPGIST_LIVE)
-			spgist_report_corruption(scan->index, BufferGetBlockNumber(buffer));
+			spgist_report_corruption(scan->base.index, BufferGetBlockNumber(buffer));
 		next = SGLT_GET_NEXTOFFSET(tuple);
 
 		if (scan->deletable[off])
@@ -342,7 +342,7 @@ apply_plan(SpgistScan *scan, Buffer buffer)
 	LeafPlan   *plan = &scan->plan;
 
 	Assert(compat_buffer_is_locked_exclusively(buffer));
-	index_check_items(scan->index, buffer);
+	index_check_items(scan->base.index, buffer);
 	START_CRIT_SECTION();
 	spgPageIndexMultiDelete(&scan->state, page, plan->dead, plan->ndead,
 							SPGIST_DEAD, SPGIST_DEAD,
@@ -375,7 +375,7 @@ apply_plan(SpgistScan *scan, Buffer buffer)
 	}
 
 	MarkBufferDirty(buffer);
-	if (RelationNeedsWAL(scan->index))
+	if (RelationNeedsWAL(scan->base.index))
 		PageSetLSN(page, log_plan(scan, buffer));
 	END_CRIT_SECTION();
 }
@@ -425,7 +425,7 @@ spgist_clean_redirects(SpgistScan *scan, Buffer buffer)
 	int			ntail;
 
 	Assert(CritSectionCount == 0);
-	Assert(scan->index == scan->vacuum->indexes[scan->number]);
+	Assert(scan->base.index == scan->base.vacuum->indexes[scan->base.number]);
 	Assert(compat_buffer_is_locked_exclusively(buffer));
 	first = find_old_redirects(scan, buffer, old, &nold);
 	if (nold == 0 && first == InvalidOffsetNumber)
@@ -434,14 +434,14 @@ spgist_clean_redirects(SpgistScan *scan, Buffer buffer)
 	/* the page's own counts go by what is done, and may be damaged */
 	ntail = first == InvalidOffsetNumber ? 0 : maxoff - first + 1;
 	if (opaque->nRedirection < nold || opaque->nPlaceholder + nold < ntail)
-		spgist_report_corruption(scan->index, BufferGetBlockNumber(buffer));
+		spgist_report_corruption(scan->base.index, BufferGetBlockNumber(buffer));
 
 	record.nToPlaceholder = nold;
 	record.firstPlaceholder = first;
-	record.isCatalogRel = RelationIsAccessibleInLogicalDecoding(scan->vacuum->rel);
+	record.isCatalogRel = RelationIsAccessibleInLogicalDecoding(scan->base.vacuum->rel);
 	record.snapshotConflictHorizon = InvalidTransactionId;
 
-	index_check_items(scan->index, buffer);
+	index_check_items(scan->base.index, buffer);
 	START_CRIT_SECTION();
 	for (int i = 0; i < nold; i++)
 	{
@@ -465,7 +465,7 @@ spgist_clean_redirects(SpgistScan *scan, Buffer buffer)
 	}
 
 	MarkBufferDirty(buffer);
-	if (RelationNeedsWAL(scan->index))
+	if (RelationNeedsWAL(scan->base.index))
 	{
 		XLogBeginInsert();
 		XLogRegisterData((char *) &record, SizeOfSpgxlogVacuumRedirect);
@@ -525,7 +525,7 @@ is_old_redirect(SpgistScan *scan, const SpGistDeadTupleData *tuple)
 {
 	return !TransactionIdIsValid(tuple->xid) ||
 		(TransactionIdPrecedes(tuple->xid, scan->spgist->start_xmin) &&
-		 compat_is_removable_xid(scan->vacuum->vistest, tuple->xid));
+		 compat_is_removable_xid(scan->base.vacuum->vistest, tuple->xid));
 }
 
 /*
@@ -543,8 +543,8 @@ tuple_at(const SpgistScan *scan, Buffer buffer, OffsetNumber offset)
 		ItemIdGetOffset(item) + ItemIdGetLength(item) > ((PageHeader) page)->pd_special)
 	{
 		/* names the line pointer, if it can't be right */
-		index_check_items(scan->index, buffer);
-		spgist_report_corruption(scan->index, BufferGetBlockNumber(buffer));
+		index_check_items(scan->base.index, buffer);
+		spgist_report_corruption(scan->base.index, BufferGetBlockNumber(buffer));
 	}
 	return PageGetItem(page, item);
 }

@@ -36,7 +36,7 @@ typedef struct FollowedPlace
 /* What the team shares of one index */
 typedef struct SpgistShared
 {
-	TransactionId start_xmin;	/* written by the leader, in begin_blocks */
+	TransactionId start_xmin;	/* written by the leader, in spgist_begin */
 	IndexPass	pass;
 } SpgistShared;
 
@@ -58,15 +58,9 @@ typedef struct LeafPlan
 /* One process's part of one index */
 typedef struct SpgistScan
 {
-	TableVacuum *vacuum;
-	int			number;
-	IndexShared *shared;
+	KindScan	base;
 	SpgistShared *spgist;
-	Relation	index;
 	SpGistState state;			/* what the server's routines want */
-	IndexBulkDeleteResult stats;	/* what this process did */
-
-	IndexBlocks blocks;			/* the pages of our own ranges */
 
 	/* places to be visited: palloc'd, NULL at first */
 	ItemPointerData *pending;

@@ -30,15 +30,13 @@
 #include "pace/pace.h"
 
 static void spgist_begin(TableVacuum *vacuum, int number, int nmembers);
-static void spgist_begin_cleanup(TableVacuum *vacuum, int number, int nmembers);
-static void begin_blocks(TableVacuum *vacuum, int number, int nmembers, bool deletes);
 static BlockNumber spgist_vacuum(TableVacuum *vacuum, int number);
 static void spgist_finish(TableVacuum *vacuum, int number);
 static void spgist_finish_cleanup(TableVacuum *vacuum, int number);
-static SpgistScan *make_scan(TableVacuum *vacuum, int number);
-static void free_scan(SpgistScan *scan);
-static void visit_in_range(void *scan, Buffer buffer);
-static void visit_page(SpgistScan *scan, Buffer buffer);
+static SpgistScan *spgist_make_scan(TableVacuum *vacuum, int number);
+static void spgist_free_scan(SpgistScan *scan);
+static void spgist_visit_in_range(void *scan, Buffer buffer);
+static void spgist_visit_page(SpgistScan *scan, Buffer buffer);
 static void visit_pending(SpgistScan *scan);
 static void visit_places(SpgistScan *scan, const ItemPointerData *places, int nplaces);
 static int	compare_places(const void *a, const void *b);
@@ -53,52 +51,34 @@ const IndexKind spgist_kind = {
 		.finish = spgist_finish,
 	},
 	.cleanup = {
-		.begin = spgist_begin_cleanup,
+		.begin = spgist_begin,
 		.work = spgist_vacuum,
 		.is_done = index_blocks_are_claimed,
 		.finish = spgist_finish_cleanup,
 	},
 };
 
-/* spgist_begin -- the leader's part before bulk deletion. */
-static void
-spgist_begin(TableVacuum *vacuum, int number, int nmembers)
-{
-	begin_blocks(vacuum, number, nmembers, true);
-}
-
-/* spgist_begin_cleanup -- the leader's part before cleanup. */
-static void
-spgist_begin_cleanup(TableVacuum *vacuum, int number, int nmembers)
-{
-	begin_blocks(vacuum, number, nmembers, false);
-}
-
 /*
- * begin_blocks
- *		Remember the start xmin, visit the roots, and make the other blocks
- *		available.
- *
- * In this order: see the top of this file.
+ * spgist_begin
+ *		Remember the start xmin, visit the roots, and make the other blocks available, in
+ *		this order.
  */
 static void
-begin_blocks(TableVacuum *vacuum, int number, int nmembers, bool deletes)
+spgist_begin(TableVacuum *vacuum, int number, int nmembers)
 {
 	SpgistShared *spgist = index_area(vacuum, number);
 	SpgistScan *scan;
 
-	Assert(is_leader(vacuum));
-
-	if (!index_begin_pass(vacuum, number, &spgist->pass, deletes))
+	if (!index_begin_pass(vacuum, number, &spgist->pass))
 		return;
 	Assert(ActiveSnapshotSet());
 	spgist->start_xmin = GetActiveSnapshot()->xmin;
 
-	scan = make_scan(vacuum, number);
+	scan = spgist_make_scan(vacuum, number);
 	for (BlockNumber root = SPGIST_ROOT_BLKNO; root <= SPGIST_LAST_FIXED_BLKNO; root++)
-		visit_page(scan, ReadBufferExtended(scan->index, MAIN_FORKNUM, root,
-											RBM_NORMAL, vacuum_strategy(vacuum)));
-	free_scan(scan);
+		spgist_visit_page(scan, ReadBufferExtended(scan->base.index, MAIN_FORKNUM, root,
+												   RBM_NORMAL, vacuum_strategy(vacuum)));
+	spgist_free_scan(scan);
 
 	index_begin_blocks(vacuum, number, SPGIST_LAST_FIXED_BLKNO + 1, nmembers);
 }
@@ -114,17 +94,11 @@ spgist_vacuum(TableVacuum *vacuum, int number)
 	SpgistScan *scan;
 	BlockNumber pages_done;
 
-	if (spgist->pass.has_nothing_to_do)
-	{
-		index_claim_nothing(vacuum, number);
+	if (index_pass_is_empty(vacuum, number, &spgist->pass))
 		return 0;
-	}
-
-	scan = make_scan(vacuum, number);
-	pages_done = index_visit_all_blocks(&scan->blocks);
-	/* nothing that is pending is left undone */
-	Assert(scan->npending == 0);
-	free_scan(scan);
+	scan = spgist_make_scan(vacuum, number);
+	pages_done = index_visit_all_blocks(&scan->base);
+	spgist_free_scan(scan);
 	return pages_done;
 }
 
@@ -133,20 +107,12 @@ static void
 spgist_finish(TableVacuum *vacuum, int number)
 {
 	IndexShared *shared = vacuum_index(vacuum->shared, number);
-	Relation	index = vacuum->indexes[number];
 
-	Assert(is_leader(vacuum));
-
-	SpGistUpdateMetaPage(index);
-	/* make what was put into the free space map findable */
-	if (shared->stats.pages_deleted > 0)
-		IndexFreeSpaceMapVacuum(index);
-
+	SpGistUpdateMetaPage(vacuum->indexes[number]);
 	/* like the server's routine: empty pages are free at once */
-	shared->has_stats = true;
-	shared->stats.num_pages = RelationGetNumberOfBlocks(index);
 	shared->stats.pages_newly_deleted = shared->stats.pages_deleted;
 	shared->stats.pages_free = shared->stats.pages_deleted;
+	index_finish_stats(vacuum, number);
 }
 
 /* spgist_finish_cleanup -- leader, after cleanup. */
@@ -160,55 +126,46 @@ spgist_finish_cleanup(TableVacuum *vacuum, int number)
 	index_cap_tuples(vacuum, number);
 }
 
-/* make_scan -- make what a process needs to visit pages of an index; palloc'd. */
+/* spgist_make_scan -- make what a process needs to visit pages of an index; palloc'd. */
 static SpgistScan *
-make_scan(TableVacuum *vacuum, int number)
+spgist_make_scan(TableVacuum *vacuum, int number)
 {
-	SpgistScan *scan = palloc0_object(SpgistScan);
+	SpgistScan *scan = kind_scan_make(vacuum, number, sizeof(SpgistScan));
 
-	scan->vacuum = vacuum;
-	scan->number = number;
-	scan->shared = vacuum_index(vacuum->shared, number);
 	scan->spgist = index_area(vacuum, number);
-	scan->index = vacuum->indexes[number];
-	scan->blocks.vacuum = vacuum;
-	scan->blocks.number = number;
-	scan->blocks.visit = visit_in_range;
-	scan->blocks.scan = scan;
-	initSpGistState(&scan->state, scan->index);
+	scan->base.visit = spgist_visit_in_range;
+	initSpGistState(&scan->state, scan->base.index);
 
 	Assert(TransactionIdIsNormal(scan->spgist->start_xmin));
 	Assert(vacuum->dead_tids != NULL || !scan->spgist->pass.deletes);
-	Assert(CheckRelationLockedByMe(scan->index, RowExclusiveLock, true));
 	return scan;
 }
 
-/* free_scan -- tell what was done, and free it. */
+/* spgist_free_scan -- tell what was done, and free it. */
 static void
-free_scan(SpgistScan *scan)
+spgist_free_scan(SpgistScan *scan)
 {
-	/* nothing that was claimed is left */
-	Assert(!scan->blocks.has_stream && scan->blocks.next >= scan->blocks.end);
-	index_add_stats(scan->shared, &scan->stats);
+	/* nothing that is pending is left undone */
+	Assert(scan->npending == 0);
 	if (scan->pending != NULL)
 		pfree(scan->pending);
 	if (scan->followed != NULL)
 		followed_destroy(scan->followed);
 	pfree(scan->state.deadTupleStorage);
-	pfree(scan);
+	kind_scan_free(&scan->base);
 }
 
-/* visit_in_range -- the IndexBlocks' visit. */
+/* spgist_visit_in_range -- the scan's visit. */
 static void
-visit_in_range(void *scan, Buffer buffer)
+spgist_visit_in_range(void *scan, Buffer buffer)
 {
 	Assert(!SpGistBlockIsFixed(BufferGetBlockNumber(buffer)));
 	DEBUG_POINT("spgist-page");
-	visit_page(scan, buffer);
+	spgist_visit_page(scan, buffer);
 }
 
 /*
- * visit_page
+ * spgist_visit_page
  *		Visit a pinned page of a range of our own, or a root; release it, and visit
  *		what is pending then.
  *
@@ -216,7 +173,7 @@ visit_in_range(void *scan, Buffer buffer)
  * free space map with a lock can't be interrupted.
  */
 static void
-visit_page(SpgistScan *scan, Buffer buffer)
+spgist_visit_page(SpgistScan *scan, Buffer buffer)
 {
 	BlockNumber blkno = BufferGetBlockNumber(buffer);
 	Page		page = BufferGetPage(buffer);
@@ -225,7 +182,7 @@ visit_page(SpgistScan *scan, Buffer buffer)
 	LockBuffer(buffer, BUFFER_LOCK_EXCLUSIVE);
 	if (!PageIsNew(page))
 	{
-		spgist_check_page(scan->index, buffer);
+		spgist_check_page(scan->base.index, buffer);
 		if (SpGistPageIsLeaf(page) && SpGistBlockIsRoot(blkno))
 			spgist_clean_root(scan, buffer);
 		else if (SpGistPageIsLeaf(page))
@@ -239,14 +196,14 @@ visit_page(SpgistScan *scan, Buffer buffer)
 	{
 		is_free = PageIsNew(page) || PageIsEmpty(page);
 		if (!is_free)
-			SpGistSetLastUsedPage(scan->index, buffer);
+			SpGistSetLastUsedPage(scan->base.index, buffer);
 	}
 	UnlockReleaseBuffer(buffer);
 
 	if (is_free)
 	{
-		RecordFreeIndexPage(scan->index, blkno);
-		scan->stats.pages_deleted++;
+		RecordFreeIndexPage(scan->base.index, blkno);
+		scan->base.stats.pages_deleted++;
 	}
 	visit_pending(scan);
 }
@@ -279,7 +236,7 @@ visit_pending(SpgistScan *scan)
 				if (ItemPointerGetBlockNumber(&batch[next]) != blkno)
 					break;
 			delay_point();
-			failsafe_notice(scan->vacuum);
+			failsafe_notice(scan->base.vacuum);
 			DEBUG_POINT("spgist-pending");
 			visit_places(scan, &batch[i], next - i);
 		}
@@ -301,8 +258,8 @@ visit_places(SpgistScan *scan, const ItemPointerData *places, int nplaces)
 	Buffer		buffer;
 	Page		page;
 
-	buffer = ReadBufferExtended(scan->index, MAIN_FORKNUM, blkno, RBM_NORMAL,
-								vacuum_strategy(scan->vacuum));
+	buffer = ReadBufferExtended(scan->base.index, MAIN_FORKNUM, blkno, RBM_NORMAL,
+								vacuum_strategy(scan->base.vacuum));
 	LockBuffer(buffer, BUFFER_LOCK_EXCLUSIVE);
 	page = BufferGetPage(buffer);
 
@@ -315,19 +272,19 @@ visit_places(SpgistScan *scan, const ItemPointerData *places, int nplaces)
 	}
 	else
 	{
-		spgist_check_page(scan->index, buffer);
+		spgist_check_page(scan->base.index, buffer);
 		if (!SpGistPageIsLeaf(page))
 		{
 			for (int i = 0; i < nplaces; i++)
 				spgist_follow_inner_tuple(scan, buffer, ItemPointerGetOffsetNumber(&places[i]));
 		}
 		else if (SpGistBlockIsRoot(blkno))
-			spgist_report_corruption(scan->index, blkno);
+			spgist_report_corruption(scan->base.index, blkno);
 		else
 		{
 			spgist_clean_leaf(scan, buffer, false);
 			spgist_clean_redirects(scan, buffer);
-			SpGistSetLastUsedPage(scan->index, buffer);
+			SpGistSetLastUsedPage(scan->base.index, buffer);
 		}
 	}
 	UnlockReleaseBuffer(buffer);
