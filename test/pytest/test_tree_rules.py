@@ -183,3 +183,29 @@ def test_a_fault_whose_place_is_gone_is_found(monkeypatch, tmp_path):
     listed = [check.Mutant(old, "", "some.c", f"{old}\n", "", ["test_it.py"]) for old in ("once", "twice", "never")]
     assert [problem.split(": ")[1] for problem in check.problems(listed)] == ["twice", "never"]
     assert len(check.problems([check.Mutant("once", "", "some.c", "once\n", "", ["test_gone.py"])])) == 1
+
+
+def test_a_file_that_writes_and_is_not_listed_is_found():
+    check = script("check-writes")
+    map_page = "| file | what |\n|---|---|\n| `a/page.c` | pages |\n| `a/map.c` | nothing any more |\n| `gone.c` | |\n\n## Next\n\n| `other.c` | |\n"
+    files = check.listed(f"# Title\n\n{check.HEADING}\n\n{map_page}")
+    assert files == ["a/page.c", "a/map.c", "gone.c"]
+    sources = {"a/page.c": "MarkBufferDirty(buffer);", "a/map.c": "/* unlink(it) */ say(\"XLogInsert()\");", "b.c": "if (pwrite(fd, &n, 1, 0) != 1)"}
+    found = check.problems(sources, files)
+    assert [problem.split(": ")[0] for problem in found] == ["ARCHITECTURE.md", "src/b.c calls pwrite", "ARCHITECTURE.md"]
+    assert "src/a/map.c is listed" in found[0] and "src/gone.c is gone" in found[2]
+
+
+@pytest.mark.parametrize(
+    "call",
+    ["MarkBufferDirtyHint(b, true)", "START_CRIT_SECTION()", "XLogInsert(RM_X, 0)", "log_newpage_buffer(b, true)", "smgrtruncate2(r)",
+     "RelationTruncate(rel, 0)", "visibilitymap_clear(rel, 0)", "compat_visibilitymap_set(rel)", "unlink(path)", "durable_rename(a, b, LOG)",
+     "pg_pwritev(fd, v, 1, 0)", "CatalogTupleUpdate(rel, tid, tuple)"],
+)  # fmt: skip
+def test_each_call_that_writes_is_found(call):
+    assert len(script("check-writes").calls_in(f"static void f(void)\n{{\n\t(void) {call};\n}}\n")) == 1
+
+
+@pytest.mark.parametrize("call", ["smgrnblocks(rel, 0)", "BufFileWrite(file, p, 1)", "overwrite(p)", "XLogFlush(lsn)", "write_page(p)"])
+def test_calls_that_write_no_data_are_not(call):
+    assert script("check-writes").calls_in(call) == set()
