@@ -40,7 +40,7 @@ static void plan_memory(BlockNumber nblocks, Size limit, int nmembers,
 static void forget_round(DeadTids *store);
 static Size next_extent(const DeadTidsShared *shared);
 static bool add_extent(DeadTids *store, Size size, char **failure);
-static uint64 cut_off(DeadTidsShared *shared, Size size, Size spare);
+static uint64 cut_off_extent(DeadTidsShared *shared, Size size, Size spare);
 
 /*
  * dead_tids_shared_size
@@ -384,19 +384,19 @@ dead_tids_allocate(DeadTids *store, Size size, Size spare)
 
 	Assert(store->round == shared->round);
 	Assert(size > 0 && size <= shared->extents_limit);
-	memory = cut_off(shared, size, spare);
+	memory = cut_off_extent(shared, size, spare);
 	while (memory == 0 && !shared->is_shared && next_extent(shared) > 0 &&
 		   add_extent(store, next_extent(shared), NULL))
-		memory = cut_off(shared, size, spare);
+		memory = cut_off_extent(shared, size, spare);
 	return memory;
 }
 
 /*
- * cut_off
+ * cut_off_extent
  *		Take size bytes from an extent, if spare more are left in any.
  */
 static uint64
-cut_off(DeadTidsShared *shared, Size size, Size spare)
+cut_off_extent(DeadTidsShared *shared, Size size, Size spare)
 {
 	int			found = -1;
 	bool		has_spare = spare == 0;

@@ -91,9 +91,9 @@ static int	fill_run(Run *run, const Turn *turn, int next, int most, XLogRecPtr f
 static XLogRecPtr find_due(Turn *turn);
 static bool lock_if_due(Relation rel, const RingPage *page);
 static bool add_to_run(Run *run, const RingPage *page, XLogRecPtr flushed);
-static void write_run(Run *run);
+static void write_ring_run(Run *run);
 static void finish_run(Run *run);
-static void give_up(Run *run);
+static void give_up_run(Run *run);
 static void say_which(void *run);
 
 /* ring_pages_begin -- see ring_pages.h. */
@@ -218,11 +218,11 @@ write_turn(Turn *turn, int most)
 		{
 			next = fill_run(&run, turn, next, most, flushed);
 			if (run.n > 0)
-				write_run(&run);
+				write_ring_run(&run);
 		}
 		PG_CATCH();
 		{
-			give_up(&run);
+			give_up_run(&run);
 			PG_RE_THROW();
 		}
 		PG_END_TRY();
@@ -334,9 +334,9 @@ add_to_run(Run *run, const RingPage *page, XLogRecPtr flushed)
 	return true;
 }
 
-/* write_run -- hand the pages to the system. */
+/* write_ring_run -- hand the pages to the system. */
 static void
-write_run(Run *run)
+write_ring_run(Run *run)
 {
 	ErrorContextCallback context = {.callback = say_which,.arg = run,.previous = error_context_stack};
 	const void *pages[PG_IOV_MAX];
@@ -378,9 +378,9 @@ finish_run(Run *run)
 	delay_point();
 }
 
-/* give_up -- after an error: the pages stay dirty, and are unlocked. */
+/* give_up_run -- after an error: the pages stay dirty, and are unlocked. */
 static void
-give_up(Run *run)
+give_up_run(Run *run)
 {
 	for (int i = 0; i < run->n; i++)
 	{

@@ -35,9 +35,9 @@
 #include "engine/table_vacuum.h"
 #include "report/progress.h"
 
-static void set_size(Relation rel, BlockNumber npages, double tuples, bool has_index,
-					 TransactionId relfrozenxid, MultiXactId relminmxid,
-					 bool *frozenxid_updated, bool *minmxid_updated);
+static void set_table_size(Relation rel, BlockNumber npages, double tuples, bool has_index,
+						   TransactionId relfrozenxid, MultiXactId relminmxid,
+						   bool *frozenxid_updated, bool *minmxid_updated);
 
 /*
  * table_update_index_statistics
@@ -128,8 +128,8 @@ table_truncate_step(Relation rel, BufferAccessStrategy strategy, CompactionPass 
 	progress_begin(RelationGetRelid(rel), MyProcPid);
 	pgstat_progress_update_param(PROGRESS_VACUUM_TOTAL_HEAP_BLKS, pass->new_pages);
 	more = heap_truncate_step(vacuum, pass);
-	set_size(rel, pass->new_pages, pass->live_tuples, rel->rd_rel->relhasindex,
-			 InvalidTransactionId, InvalidMultiXactId, NULL, NULL);
+	set_table_size(rel, pass->new_pages, pass->live_tuples, rel->rd_rel->relhasindex,
+				   InvalidTransactionId, InvalidMultiXactId, NULL, NULL);
 	pgstat_progress_end_command();
 	progress_clear();
 
@@ -178,9 +178,9 @@ table_update_statistics(VacuumJob *job, TimestampTz start)
 	if (DEBUG_FAULT("relminmxid"))
 		counters->new_relminmxid = job->plan.cutoffs.OldestMxact;
 	audit_age(&job->vacuum, counters);
-	set_size(job->vacuum.rel, result->new_rel_pages, result->new_live_tuples,
-			 job->vacuum.nindexes > 0, counters->new_relfrozenxid, counters->new_relminmxid,
-			 &result->frozenxid_updated, &result->minmxid_updated);
+	set_table_size(job->vacuum.rel, result->new_rel_pages, result->new_live_tuples,
+				   job->vacuum.nindexes > 0, counters->new_relfrozenxid, counters->new_relminmxid,
+				   &result->frozenxid_updated, &result->minmxid_updated);
 
 	/* Dead items that were left on purpose are not to bring vacuum back soon. */
 	compat_pgstat_report_vacuum(job->vacuum.rel, Max(result->new_live_tuples, 0),
@@ -188,11 +188,11 @@ table_update_statistics(VacuumJob *job, TimestampTz start)
 								counters->missed_dead_tuples, start);
 }
 
-/* set_size -- set what pg_class says of a table's size, and its age if it is given. */
+/* set_table_size -- set what pg_class says of a table's size, and its age if it is given. */
 static void
-set_size(Relation rel, BlockNumber npages, double tuples, bool has_index,
-		 TransactionId relfrozenxid, MultiXactId relminmxid,
-		 bool *frozenxid_updated, bool *minmxid_updated)
+set_table_size(Relation rel, BlockNumber npages, double tuples, bool has_index,
+			   TransactionId relfrozenxid, MultiXactId relminmxid,
+			   bool *frozenxid_updated, bool *minmxid_updated)
 {
 	BlockNumber all_visible,
 				all_frozen;

@@ -50,18 +50,18 @@ static uint64 blocks_of_all(const TableVacuum *vacuum, BlockNumber rel_pages);
 static void init_file_cache_maps(const TableVacuum *vacuum, VacuumShared *shared);
 static void join_file_cache(TableVacuum *vacuum);
 static int	within_buffers(VacuumJob *job, int nworkers);
-static void launch_workers(void *argument);
-static void *join_as_worker(void *block, dsm_segment *segment);
+static void launch_vacuum_workers(void *argument);
+static void *vacuum_join_as_worker(void *block, dsm_segment *segment);
 static bool worker_is_needed(void *state);
-static bool take_place(void *state);
-static bool has_place(void *state);
+static bool vacuum_take_place(void *state);
+static bool vacuum_has_place(void *state);
 static bool must_stay(const TableVacuum *vacuum);
-static void leave_as_worker(void *state);
+static void vacuum_leave_as_worker(void *state);
 static DeadTidsShared *dead_tids_shared(VacuumShared *shared);
 static void join_vacuum(TableVacuum *vacuum, VacuumShared *shared, int member);
 static void pause_team(VacuumJob *job);
 static void forget_fork_sizes(Relation rel);
-static void run_phase(void *state, int phase);
+static void run_vacuum_phase(void *state, int phase);
 static bool members_are_reported(const VacuumShared *shared);
 static bool find_store(TableVacuum *vacuum, VacuumPhase phase);
 static void forget_member_reports(VacuumShared *shared);
@@ -290,16 +290,16 @@ table_start_team(VacuumJob *job, int nworkers)
 
 	job->result.workers_planned = nworkers;
 	pace_allow_workers(nworkers, job->params->nworkers > 0 && !AmAutoVacuumWorkerProcess(),
-					   launch_workers, job);
+					   launch_vacuum_workers, job);
 	job->result.team_seconds = table_seconds_since(start);
 }
 
 /*
- * launch_workers
+ * launch_vacuum_workers
  *		Launch the team's workers: before the first phase, or at a delay point.
  */
 static void
-launch_workers(void *argument)
+launch_vacuum_workers(void *argument)
 {
 	VacuumJob  *job = argument;
 	bool		is_first = job->result.workers_launched == 0;
@@ -320,12 +320,12 @@ void
 pg_cyclone_worker_main(dsm_segment *segment, shm_toc *toc)
 {
 	static const TeamWorker worker = {
-		.join = join_as_worker,
-		.routine = run_phase,
+		.join = vacuum_join_as_worker,
+		.routine = run_vacuum_phase,
 		.is_needed = worker_is_needed,
-		.take_place = take_place,
-		.has_place = has_place,
-		.leave = leave_as_worker,
+		.take_place = vacuum_take_place,
+		.has_place = vacuum_has_place,
+		.leave = vacuum_leave_as_worker,
 		.error_context = table_error_context
 	};
 
@@ -333,9 +333,9 @@ pg_cyclone_worker_main(dsm_segment *segment, shm_toc *toc)
 	team_work(&worker, segment, toc);
 }
 
-/* join_as_worker -- open what the leader has open. */
+/* vacuum_join_as_worker -- open what the leader has open. */
 static void *
-join_as_worker(void *block, dsm_segment *segment)
+vacuum_join_as_worker(void *block, dsm_segment *segment)
 {
 	VacuumShared *shared = block;
 	TableVacuum *vacuum = palloc0_object(TableVacuum);
@@ -378,22 +378,22 @@ worker_is_needed(void *state)
 }
 
 /*
- * take_place
+ * vacuum_take_place
  *		Has this worker a place at work, or can it take one?  It must if only it knows
  *		of pages that are to be visited or deleted.
  */
 static bool
-take_place(void *state)
+vacuum_take_place(void *state)
 {
 	return pace_take_place(must_stay(state));
 }
 
 /*
- * has_place
+ * vacuum_has_place
  *		The same at the end of its part of a phase: has it given its place up?
  */
 static bool
-has_place(void *state)
+vacuum_has_place(void *state)
 {
 	TableVacuum *vacuum = state;
 
@@ -414,9 +414,9 @@ must_stay(const TableVacuum *vacuum)
 	return index_duties_put_off(vacuum);
 }
 
-/* leave_as_worker -- close it again. */
+/* vacuum_leave_as_worker -- close it again. */
 static void
-leave_as_worker(void *state)
+vacuum_leave_as_worker(void *state)
 {
 	TableVacuum *vacuum = state;
 
@@ -489,7 +489,7 @@ table_run_phase(VacuumJob *job, VacuumPhase phase)
 
 	job->vacuum.shared->phase_number++;
 	INSTR_TIME_SET_CURRENT(start);
-	team_run(job->team, phase, run_phase, &job->vacuum, pace_while_waiting);
+	team_run(job->team, phase, run_vacuum_phase, &job->vacuum, pace_while_waiting);
 	job->result.phase_seconds[phase] += table_seconds_since(start);
 	if (job->result.workers_launched > 0)
 		forget_fork_sizes(job->vacuum.rel);
@@ -517,7 +517,7 @@ table_run_phase_alone(VacuumJob *job, VacuumPhase phase)
 	{
 		team_resume(job->team);
 		if (team_segment(job->team) != NULL)
-			pace_allow_workers_again(launch_workers, job);
+			pace_allow_workers_again(launch_vacuum_workers, job);
 	}
 }
 
@@ -556,11 +556,11 @@ forget_fork_sizes(Relation rel)
 }
 
 /*
- * run_phase
+ * run_vacuum_phase
  *		Every member's part of a phase, or the rest of it after it was parked.
  */
 static void
-run_phase(void *state, int phase)
+run_vacuum_phase(void *state, int phase)
 {
 	TableVacuum *vacuum = state;
 	MemberShared *member = vacuum_member(vacuum->shared, vacuum->member);

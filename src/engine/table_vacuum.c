@@ -57,8 +57,8 @@
 /* The VACUUM that is in a round over the indexes, or NULL */
 static TableVacuum *round_of = NULL;
 
-static void open_table(VacuumJob *job, Relation rel, const VacuumParams *params,
-					   BufferAccessStrategy strategy);
+static void open_vacuumed_table(VacuumJob *job, Relation rel, const VacuumParams *params,
+								BufferAccessStrategy strategy);
 static void count_index_pages(VacuumJob *job);
 static void plan_vacuum(VacuumJob *job);
 static bool freezing_is_held(const VacuumParams *params, TransactionId oldest_xmin);
@@ -96,7 +96,7 @@ table_vacuum(Relation rel, const VacuumParams *params,
 	pgstat_progress_start_command(PROGRESS_COMMAND_VACUUM, RelationGetRelid(rel));
 	progress_begin(RelationGetRelid(rel), MyProcPid);
 
-	open_table(job, rel, params, strategy);
+	open_vacuumed_table(job, rel, params, strategy);
 	job->pass = pass;
 	callback.callback = table_error_context;
 	callback.arg = vacuum;
@@ -131,12 +131,12 @@ table_vacuum(Relation rel, const VacuumParams *params,
 }
 
 /*
- * open_table
+ * open_vacuumed_table
  *		Note the table, its indexes and the options.
  */
 static void
-open_table(VacuumJob *job, Relation rel, const VacuumParams *params,
-		   BufferAccessStrategy strategy)
+open_vacuumed_table(VacuumJob *job, Relation rel, const VacuumParams *params,
+					BufferAccessStrategy strategy)
 {
 	TableVacuum *vacuum = &job->vacuum;
 

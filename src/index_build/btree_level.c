@@ -64,8 +64,8 @@ static void move_last_tuple(Joining *join);
 static BlockNumber end_last_page(Joining *join, uint32 *root_number);
 static void link_page(Joining *join);
 static IndexTuple last_tuple(Page page);
-static Page run_page(const BtreeLevel *level, int number);
-static Page begin_page(BtreeLevel *level, IndexTuple low_key);
+static Page level_page(const BtreeLevel *level, int number);
+static Page begin_level_page(BtreeLevel *level, IndexTuple low_key);
 static Page next_page(BtreeLevel *level);
 static IndexTuple remove_last(Page page);
 static void set_high_key(Page page, IndexTuple high_key);
@@ -137,8 +137,8 @@ btree_level_add(BtreeLevel *level, IndexTuple tuple, Size posting_size)
 
 	Assert(level->npages >= 0 && level->npages <= RUN_PAGES);
 	Assert(posting_size < IndexTupleSize(tuple));
-	page = level->npages > 0 ? run_page(level, level->npages - 1) :
-		begin_page(level, minus_infinity());
+	page = level->npages > 0 ? level_page(level, level->npages - 1) :
+		begin_level_page(level, minus_infinity());
 	Assert(is_behind_last(level, page, tuple));
 	room = new_item_room(page);
 	if (size > SURELY_FITTING)
@@ -164,7 +164,7 @@ end_tree(BtreeLevel *level, uint32 *root_number)
 {
 	for (;;)
 	{
-		Page		last = run_page(level, level->npages - 1);
+		Page		last = level_page(level, level->npages - 1);
 		BlockNumber block;
 		bool		is_root;
 
@@ -174,7 +174,7 @@ end_tree(BtreeLevel *level, uint32 *root_number)
 		write_pages(level);
 
 		/* the last page is the first in the run now */
-		last = run_page(level, 0);
+		last = level_page(level, 0);
 		block = level->blocks[0];
 		remove_place_of_high_key(last);
 		if (is_root)
@@ -203,7 +203,7 @@ btree_level_end_leaves(BtreeLevel *level)
 	take_and_link(level);
 	write_pages(level);
 
-	memcpy(ends->last.data, run_page(level, 0), BLCKSZ);
+	memcpy(ends->last.data, level_page(level, 0), BLCKSZ);
 	ends->last_block = level->blocks[0];
 	if (ends->npages == 0)
 		ends->npages = 1;
@@ -376,20 +376,20 @@ last_tuple(Page page)
 	return (IndexTuple) PageGetItem(page, PageGetItemId(page, PageGetMaxOffsetNumber(page)));
 }
 
-/* run_page -- a page of the run. */
+/* level_page -- a page of the run. */
 static Page
-run_page(const BtreeLevel *level, int number)
+level_page(const BtreeLevel *level, int number)
 {
 	return (Page) (level->run + number * BLCKSZ);
 }
 
 /*
- * begin_page
+ * begin_level_page
  *		Begin a page behind the others, writing some of them if need be.  Takes
  *		over low_key.
  */
 static Page
-begin_page(BtreeLevel *level, IndexTuple low_key)
+begin_level_page(BtreeLevel *level, IndexTuple low_key)
 {
 	Page		page;
 
@@ -400,7 +400,7 @@ begin_page(BtreeLevel *level, IndexTuple low_key)
 		write_pages(level);
 	}
 
-	page = run_page(level, level->npages);
+	page = level_page(level, level->npages);
 	_bt_pageinit(page, BLCKSZ);
 	BTPageGetOpaque(page)->btpo_level = level->number;
 	BTPageGetOpaque(page)->btpo_flags = level->number == 0 ? BTP_LEAF : 0;
@@ -420,7 +420,7 @@ static Page
 next_page(BtreeLevel *level)
 {
 	bool		is_leaf = level->number == 0;
-	Page		page = run_page(level, level->npages - 1);
+	Page		page = level_page(level, level->npages - 1);
 	IndexTuple	tuple = remove_last(page);
 	IndexTuple	high_key;
 
@@ -436,7 +436,7 @@ next_page(BtreeLevel *level)
 		high_key = CopyIndexTuple(tuple);
 	set_high_key(page, high_key);
 
-	page = begin_page(level, high_key);
+	page = begin_level_page(level, high_key);
 	add_tuple(page, tuple, !is_leaf);
 	pfree(tuple);
 	return page;
@@ -532,8 +532,8 @@ take_and_link(BtreeLevel *level)
 	}
 	for (int i = 1; i < level->npages; i++)
 	{
-		BTPageGetOpaque(run_page(level, i - 1))->btpo_next = level->blocks[i];
-		BTPageGetOpaque(run_page(level, i))->btpo_prev = level->blocks[i - 1];
+		BTPageGetOpaque(level_page(level, i - 1))->btpo_next = level->blocks[i];
+		BTPageGetOpaque(level_page(level, i))->btpo_prev = level->blocks[i - 1];
 	}
 }
 
@@ -555,7 +555,7 @@ write_pages(BtreeLevel *level)
 	Assert(n >= 0);
 	for (int i = 0; i < n; i++)
 	{
-		images[i] = run_page(level, i);
+		images[i] = level_page(level, i);
 		/* linked, and with a high key */
 		Assert(may_be_written(images[i], level->blocks[i]));
 		Assert(BTPageGetOpaque(images[i])->btpo_next == level->blocks[i + 1]);
@@ -579,7 +579,7 @@ write_pages(BtreeLevel *level)
 
 	if (n > 0)
 	{
-		memcpy(run_page(level, 0), run_page(level, n), BLCKSZ);
+		memcpy(level_page(level, 0), level_page(level, n), BLCKSZ);
 		level->blocks[0] = level->blocks[n];
 		level->low_keys[0] = level->low_keys[n];
 	}

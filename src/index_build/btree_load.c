@@ -32,8 +32,8 @@ static bool have_same_keys(const NewBtree *btree, PartSort *sort, const uint64 *
 						   const uint64 *right);
 static void refuse_duplicate(const NewBtree *btree, const IndexInfo *info, IndexTuple tuple);
 static bool wants_posting_lists(const NewBtree *btree);
-static void start_pending(BTDedupState pending);
-static void add_pending(BtreeLevel *level, BTDedupState pending);
+static void start_posting_lists(BTDedupState pending);
+static void add_posting_list(BtreeLevel *level, BTDedupState pending);
 
 /* btree_load_leaves -- fill leaf pages with what was sorted. */
 void
@@ -45,7 +45,7 @@ btree_load_leaves(const NewBtree *btree, PartSort *sort, BtreeLevel *level)
 	BTDedupStateData pending;
 	const uint64 *next = entry_sort_next(sort->sort);
 
-	start_pending(&pending);
+	start_posting_lists(&pending);
 	while (next != NULL)
 	{
 		uint64		entry[ENTRY_MAX_WORDS];
@@ -59,7 +59,7 @@ btree_load_leaves(const NewBtree *btree, PartSort *sort, BtreeLevel *level)
 		if (is_unique && next != NULL && have_same_keys(btree, sort, entry, next))
 			refuse_duplicate(btree, sort->part->info, tuple);
 		if (pending.base != NULL && !_bt_dedup_save_htid(&pending, tuple))
-			add_pending(level, &pending);
+			add_posting_list(level, &pending);
 		else if (pending.base != NULL)
 			tuple = NULL;
 
@@ -71,7 +71,7 @@ btree_load_leaves(const NewBtree *btree, PartSort *sort, BtreeLevel *level)
 		else if (tuple != NULL)
 			btree_level_add(level, tuple, 0);
 		else
-			add_pending(level, &pending);
+			add_posting_list(level, &pending);
 	}
 	Assert(pending.base == NULL);
 	pfree(pending.htids);
@@ -119,9 +119,9 @@ wants_posting_lists(const NewBtree *btree)
 	return btree->key->allequalimage && BTGetDeduplicateItems(btree->index);
 }
 
-/* start_pending -- prepare to collect posting lists. */
+/* start_posting_lists -- prepare to collect posting lists. */
 static void
-start_pending(BTDedupState pending)
+start_posting_lists(BTDedupState pending)
 {
 	memset(pending, 0, sizeof(*pending));
 	pending->deduplicate = true;
@@ -129,9 +129,9 @@ start_pending(BTDedupState pending)
 	pending->htids = palloc(MAX_POSTING_SIZE);
 }
 
-/* add_pending -- add the key whose rows were collected, if there is one. */
+/* add_posting_list -- add the key whose rows were collected, if there is one. */
 static void
-add_pending(BtreeLevel *level, BTDedupState pending)
+add_posting_list(BtreeLevel *level, BTDedupState pending)
 {
 	if (pending->base == NULL)
 		return;

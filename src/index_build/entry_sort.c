@@ -118,7 +118,7 @@ static void move_by_digit(const EntrySort *sort, const uint64 *from, uint64 *to,
 static void sort_groups(EntrySort *sort, uint64 *entries, uint64 *other, Size n,
 						const Digit *last);
 static void sort_by_insertion(const EntrySort *sort, uint64 *entries, Size n);
-static void write_run(EntrySort *sort);
+static void write_sorted_run(EntrySort *sort);
 static void add_run(EntrySort *sort, int64 nentries);
 static int	runs_at_a_time(const EntrySort *sort);
 static void merge_to_longer(EntrySort *sort);
@@ -167,7 +167,7 @@ entry_sort_put(EntrySort *sort, const uint64 *entry)
 {
 	Assert(sort->heap == NULL && sort->next == 0);
 	if (unlikely(sort->nentries == sort->capacity))
-		write_run(sort);
+		write_sorted_run(sort);
 	entries_copy(entry_at(sort, sort->entries, sort->nentries++), entry, sort->nwords);
 }
 
@@ -181,7 +181,7 @@ entry_sort_put_all(EntrySort *sort, const uint64 *entries, Size n)
 		Size		some;
 
 		if (sort->nentries == sort->capacity)
-			write_run(sort);
+			write_sorted_run(sort);
 		some = Min(n, sort->capacity - sort->nentries);
 		memcpy(entry_at(sort, sort->entries, sort->nentries), entries,
 			   some * sort->nwords * sizeof(uint64));
@@ -209,7 +209,7 @@ entry_sort_perform(EntrySort *sort)
 		return;
 	}
 	if (sort->nentries > 0)
-		write_run(sort);
+		write_sorted_run(sort);
 	while (sort->nruns > runs_at_a_time(sort))
 		merge_to_longer(sort);
 	begin_merge(sort, sort->runs, sort->nruns);
@@ -632,9 +632,9 @@ sort_by_insertion(const EntrySort *sort, uint64 *entries, Size n)
 	}
 }
 
-/* write_run -- sort what is in the array, and write it to the file. */
+/* write_sorted_run -- sort what is in the array, and write it to the file. */
 static void
-write_run(EntrySort *sort)
+write_sorted_run(EntrySort *sort)
 {
 	MemoryContext old = MemoryContextSwitchTo(GetMemoryChunkContext(sort));
 

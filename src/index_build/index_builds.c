@@ -81,8 +81,8 @@ static TeamShared *current_shared;
 
 PGDLLEXPORT void pg_cyclone_index_worker_main(dsm_segment *segment, shm_toc *toc);
 
-static void *join_as_worker(void *block, dsm_segment *segment);
-static void leave_as_worker(void *state);
+static void *builder_join_as_worker(void *block, dsm_segment *segment);
+static void builder_leave_as_worker(void *state);
 static void give_new_file(Oid relid);
 static void build_at_once(IndexBuilds *builds, IndexBuildsResult *result);
 static void share_memory(int nmembers);
@@ -102,9 +102,9 @@ static void build_group(Builder *builder, TeamBuild *builds, int nbuilds);
 static void build_by_server(TeamShared *shared, TeamBuild *build, BtreePart *part, Relation heap);
 static void open_part(Builder *builder, const TeamBuild *build, BtreePart *part);
 static void join_parts(TeamShared *shared);
-static void while_waiting(void);
+static void builder_while_waiting(void);
 static void take_over(IndexBuilds *builds, TeamShared *shared, IndexBuildsResult *result);
-static void set_size(Relation rel, double tuples);
+static void set_built_size(Relation rel, double tuples);
 static void build_alone(IndexBuilds *builds, IndexBuildsResult *result);
 
 /* index_builds_run -- rebuild all indexes, as planned. */
@@ -213,7 +213,7 @@ build_at_once(IndexBuilds *builds, IndexBuildsResult *result)
 	}
 	result->collected = shared->ncollected;
 	build_by_team(team, &leader);
-	while_waiting();
+	builder_while_waiting();
 	join_parts(shared);
 	/* the shared block ends with the team */
 	found = palloc(list_size);
@@ -352,18 +352,18 @@ void
 pg_cyclone_index_worker_main(dsm_segment *segment, shm_toc *toc)
 {
 	static const TeamWorker worker = {
-		.join = join_as_worker,
+		.join = builder_join_as_worker,
 		.routine = build_phase,
-		.leave = leave_as_worker
+		.leave = builder_leave_as_worker
 	};
 
 	refuse_without_preloading();
 	team_work(&worker, segment, toc);
 }
 
-/* join_as_worker -- find what the team shares. */
+/* builder_join_as_worker -- find what the team shares. */
 static void *
-join_as_worker(void *block, dsm_segment *segment)
+builder_join_as_worker(void *block, dsm_segment *segment)
 {
 	TeamShared *shared = block;
 	Builder    *builder = palloc0_object(Builder);
@@ -377,9 +377,9 @@ join_as_worker(void *block, dsm_segment *segment)
 	return builder;
 }
 
-/* leave_as_worker -- the temporary files are removed with the segment. */
+/* builder_leave_as_worker -- the temporary files are removed with the segment. */
 static void
-leave_as_worker(void *state)
+builder_leave_as_worker(void *state)
 {
 	detach_collection((Builder *) state);
 	guards_leave();
@@ -395,7 +395,7 @@ collect_by_team(Team *team, Builder *leader)
 	instr_time	start;
 
 	INSTR_TIME_SET_CURRENT(start);
-	team_run(team, COLLECT_ENTRIES, build_phase, leader, while_waiting);
+	team_run(team, COLLECT_ENTRIES, build_phase, leader, builder_while_waiting);
 	shared->collect_seconds = seconds_since(start);
 	if (btree_collection_is_whole(dsm_segment_address(leader->segment)))
 		return true;
@@ -418,12 +418,12 @@ build_by_team(Team *team, Builder *leader)
 
 	if (shared->ncollected > 0)
 	{
-		team_run(team, BUILD_COLLECTED, build_phase, leader, while_waiting);
+		team_run(team, BUILD_COLLECTED, build_phase, leader, builder_while_waiting);
 		shared->collection = DSM_HANDLE_INVALID;
 		detach_collection(leader);
 	}
 	if (shared->ngroups > shared->ncollected_groups)
-		team_run(team, BUILD_OTHERS, build_phase, leader, while_waiting);
+		team_run(team, BUILD_OTHERS, build_phase, leader, builder_while_waiting);
 }
 
 /*
@@ -526,7 +526,7 @@ build_groups(Builder *builder, pg_atomic_uint32 *next, uint32 end)
 			n++;
 		build_group(builder, &shared->builds[first], n);
 		if (!IsParallelWorker())
-			while_waiting();
+			builder_while_waiting();
 	}
 }
 
@@ -665,9 +665,9 @@ join_parts(TeamShared *shared)
 	MemoryContextDelete(context);
 }
 
-/* while_waiting -- leader: bring pg_stat_progress_cluster up to date. */
+/* builder_while_waiting -- leader: bring pg_stat_progress_cluster up to date. */
 static void
-while_waiting(void)
+builder_while_waiting(void)
 {
 	pgstat_progress_update_param(PROGRESS_REPACK_INDEX_REBUILD_COUNT,
 								 pg_atomic_read_u32(&current_shared->done));
@@ -694,19 +694,19 @@ take_over(IndexBuilds *builds, TeamShared *shared, IndexBuildsResult *result)
 			continue;
 		index = index_open(build->relid, NoLock);
 		if (build->counts.index_tuples > 0)
-			set_size(index, build->counts.index_tuples);
+			set_built_size(index, build->counts.index_tuples);
 		index_close(index, NoLock);
 		result->built(result->arg, build->relid, build->seconds);
 	}
 	if (compat_index_build_counts_rows(heap))
-		set_size(heap, shared->builds[0].counts.heap_tuples);
+		set_built_size(heap, shared->builds[0].counts.heap_tuples);
 	table_close(heap, NoLock);
 	CommandCounterIncrement();
 }
 
-/* set_size -- note in pg_class how large a relation is, none of it frozen. */
+/* set_built_size -- note in pg_class how large a relation is, none of it frozen. */
 static void
-set_size(Relation rel, double tuples)
+set_built_size(Relation rel, double tuples)
 {
 	compat_vac_update_relstats(rel, RelationGetNumberOfBlocks(rel), tuples, 0, 0, true,
 							   InvalidTransactionId, InvalidMultiXactId, NULL, NULL, true);

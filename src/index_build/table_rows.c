@@ -24,8 +24,8 @@
 #include "guards/guards.h"
 #include "index_build/table_rows.h"
 
-static BlockNumber next_block(ReadStream *stream, void *private_data, void *per_buffer_data);
-static int	find_rows(TableRows *rows, Buffer buffer, TransactionId oldest_xmin, HeapTuple found);
+static BlockNumber next_table_block(ReadStream *stream, void *private_data, void *per_buffer_data);
+static int	find_rows_to_index(TableRows *rows, Buffer buffer, TransactionId oldest_xmin, HeapTuple found);
 static bool is_to_be_found(TableRows *rows, HeapTuple row, Buffer buffer,
 						   TransactionId oldest_xmin);
 
@@ -42,7 +42,7 @@ table_rows_read(TableRows *rows)
 	Assert(CheckRelationLockedByMe(rows->heap, ShareLock, true));
 	Assert(rows->next_blocks != NULL && rows->take_page != NULL);
 	stream = read_stream_begin_relation(READ_STREAM_FULL | READ_STREAM_SEQUENTIAL | COMPAT_READ_STREAM_BATCHING,
-										strategy, rows->heap, MAIN_FORKNUM, next_block, rows, 0);
+										strategy, rows->heap, MAIN_FORKNUM, next_table_block, rows, 0);
 	guards_begin_pins();
 	while (goes_on &&
 		   (BufferIsValid(buffer = read_stream_next_buffer(stream, NULL)) ||
@@ -54,7 +54,7 @@ table_rows_read(TableRows *rows)
 
 		CHECK_FOR_INTERRUPTS();
 		LockBuffer(buffer, BUFFER_LOCK_SHARE);
-		nfound = find_rows(rows, buffer, oldest_xmin, found);
+		nfound = find_rows_to_index(rows, buffer, oldest_xmin, found);
 		memcpy(copy.data, BufferGetPage(buffer), BLCKSZ);
 		for (int i = 0; i < nfound; i++)
 			found[i].t_data = (HeapTupleHeader)
@@ -69,9 +69,9 @@ table_rows_read(TableRows *rows)
 	FreeAccessStrategy(strategy);
 }
 
-/* next_block -- the read stream's callback: one after the other. */
+/* next_table_block -- the read stream's callback: one after the other. */
 static BlockNumber
-next_block(ReadStream *stream, void *private_data, void *per_buffer_data)
+next_table_block(ReadStream *stream, void *private_data, void *per_buffer_data)
 {
 	TableRows  *rows = private_data;
 
@@ -83,9 +83,9 @@ next_block(ReadStream *stream, void *private_data, void *per_buffer_data)
 	return rows->next++;
 }
 
-/* find_rows -- those of a page that are to be indexed; return how many there are. */
+/* find_rows_to_index -- those of a page that are to be indexed; return how many there are. */
 static int
-find_rows(TableRows *rows, Buffer buffer, TransactionId oldest_xmin, HeapTuple found)
+find_rows_to_index(TableRows *rows, Buffer buffer, TransactionId oldest_xmin, HeapTuple found)
 {
 	Page		page = BufferGetPage(buffer);
 	BlockNumber blkno = BufferGetBlockNumber(buffer);

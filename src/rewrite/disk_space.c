@@ -54,7 +54,7 @@ typedef struct FileSystem
 } FileSystem;
 
 static int	compare_falling(const void *a, const void *b);
-static List *need(List *file_systems, const char *path, uint64 bytes);
+static List *add_need(List *file_systems, const char *path, uint64 bytes);
 static List *need_for_relation(List *file_systems, Oid relid, double live_share,
 							   uint64 *bytes);
 static List *need_for_file(List *file_systems, Relation rel, uint64 bytes);
@@ -101,7 +101,7 @@ disk_space_check(Relation rel, const char *command)
 		sort_bytes += sorts[i];
 	file_systems = need_for_sorts(file_systems, sort_bytes);
 	if (RelationNeedsWAL(rel) && XLogIsNeeded())
-		file_systems = need(file_systems, XLOGDIR, total);
+		file_systems = add_need(file_systems, XLOGDIR, total);
 
 	foreach_ptr(FileSystem, fs, file_systems)
 	{
@@ -135,7 +135,7 @@ disk_space_suffices(Relation index, BlockNumber pages)
 	file_systems = need_for_file(file_systems, index, bytes);
 	file_systems = need_for_sorts(file_systems, bytes);
 	if (RelationNeedsWAL(index) && XLogIsNeeded())
-		file_systems = need(file_systems, XLOGDIR, bytes);
+		file_systems = add_need(file_systems, XLOGDIR, bytes);
 	foreach_ptr(FileSystem, fs, file_systems)
 	{
 		uint64		reserve = guards_disk_reserve(fs->size_bytes);
@@ -163,9 +163,9 @@ compare_falling(const void *a, const void *b)
 	return pg_cmp_u64(*(const uint64 *) b, *(const uint64 *) a);
 }
 
-/* need -- add to what is needed in the file system of this path. */
+/* add_need -- add to what is needed in the file system of this path. */
 static List *
-need(List *file_systems, const char *path, uint64 bytes)
+add_need(List *file_systems, const char *path, uint64 bytes)
 {
 	FileSystem *added;
 	DiskFree	space;
@@ -211,10 +211,10 @@ need_for_file(List *file_systems, Relation rel, uint64 bytes)
 {
 	Oid			tablespace = rel->rd_rel->reltablespace;
 
-	return need(file_systems,
-				GetDatabasePath(MyDatabaseId,
-								OidIsValid(tablespace) ? tablespace : MyDatabaseTableSpace),
-				bytes);
+	return add_need(file_systems,
+					GetDatabasePath(MyDatabaseId,
+									OidIsValid(tablespace) ? tablespace : MyDatabaseTableSpace),
+					bytes);
 }
 
 /* need_for_sorts -- indexes that are built at once have this many bytes together. */
@@ -234,7 +234,7 @@ need_for_sorts(List *file_systems, uint64 bytes)
 	TempTablespacePath(path, tablespace);
 	if (access(path, F_OK) != 0)
 		strlcpy(path, DatabasePath, sizeof(path));
-	return need(file_systems, path, bytes * SORT_SHARE);
+	return add_need(file_systems, path, bytes * SORT_SHARE);
 }
 
 /* share_of_live_rows -- as far as the statistics system knows, 0 to 1. */

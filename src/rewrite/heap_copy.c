@@ -59,8 +59,8 @@ typedef struct HeapCopy
 	FileCacheMap *file_cache_map;
 } HeapCopy;
 
-static BlockNumber next_block(ReadStream *stream, void *private_data,
-							  void *per_buffer_data);
+static BlockNumber next_copied_block(ReadStream *stream, void *private_data,
+									 void *per_buffer_data);
 static void begin_file_cache(HeapCopy *copy, BufferAccessStrategy strategy);
 static void copy_pages(HeapCopy *copy, ReadStream *stream);
 static void copy_page(HeapCopy *copy, Buffer buffer);
@@ -172,7 +172,7 @@ heap_copy_phase(TableRewrite *rewrite, RewriteHeap heap)
 	begin_file_cache(&copy, strategy);
 	stream = read_stream_begin_relation(READ_STREAM_FULL | COMPAT_READ_STREAM_BATCHING,
 										strategy, old_heap, MAIN_FORKNUM,
-										next_block, &copy, 0);
+										next_copied_block, &copy, 0);
 	copy_pages(&copy, stream);
 	read_stream_end(stream);
 	file_cache_end(copy.file_cache);
@@ -287,9 +287,9 @@ heap_copy_next_left_block(RewriteShared *shared, HeapCopyShared *copy, BlockNumb
 	return InvalidBlockNumber;
 }
 
-/* next_block -- the read stream's callback; ends it also if this process is to be parked. */
+/* next_copied_block -- the read stream's callback; ends it also if this process is to be parked. */
 static BlockNumber
-next_block(ReadStream *stream, void *private_data, void *per_buffer_data)
+next_copied_block(ReadStream *stream, void *private_data, void *per_buffer_data)
 {
 	HeapCopy   *copy = private_data;
 

@@ -40,7 +40,7 @@ typedef struct BigRows
 	int64		ntuples;
 } BigRows;
 
-static void read_page(TableRewrite *rewrite, BlockNumber blkno, LeftPage *page);
+static void read_left_page(TableRewrite *rewrite, BlockNumber blkno, LeftPage *page);
 static void copy_if_big(void *state, HeapTuple tuple, TupleFate fate, uint16 infomask);
 
 /* left_tuples_visit -- call the routine with each tuple of the blocks that have some left. */
@@ -67,7 +67,7 @@ left_tuples_visit(TableRewrite *rewrite, LeftTupleRoutine routine, void *state)
 		rewrite->place = rel;
 		rewrite->blkno = blkno;
 		rewrite->offnum = InvalidOffsetNumber;
-		read_page(rewrite, blkno, page);
+		read_left_page(rewrite, blkno, page);
 		maxoff = PageGetMaxOffsetNumber((Page) page->image.data);
 		tuple_copy_begin_page(rewrite, (Page) page->image.data);
 		for (OffsetNumber off = FirstOffsetNumber; off <= maxoff; off++)
@@ -91,9 +91,9 @@ left_tuples_visit(TableRewrite *rewrite, LeftTupleRoutine routine, void *state)
 	pfree(page);
 }
 
-/* read_page -- copy a page, and find the fates of its tuples. */
+/* read_left_page -- copy a page, and find the fates of its tuples. */
 static void
-read_page(TableRewrite *rewrite, BlockNumber blkno, LeftPage *page)
+read_left_page(TableRewrite *rewrite, BlockNumber blkno, LeftPage *page)
 {
 	Relation	rel = rewrite->old_heaps[REWRITE_TABLE];
 	TransactionId oldest_xmin = rewrite->shared->heaps[REWRITE_TABLE].oldest_xmin;

@@ -43,8 +43,8 @@ struct NewPages
 
 static Size room_on(const NewPages *pages, Page page);
 static Size room_for_tuple(Size free, OffsetNumber maxoff, Size reserved);
-static Page run_page(const NewPages *pages, int number);
-static void write_run(NewPages *pages);
+static Page new_run_page(const NewPages *pages, int number);
+static void write_new_run(NewPages *pages);
 static void point_tuples_at_themselves(Page page, BlockNumber blkno);
 
 /* new_pages_begin -- this process begins to fill pages of rel. */
@@ -78,7 +78,7 @@ new_pages_add(NewPages *pages, HeapTupleHeader tuple, Size len)
 	Assert(pages->room_before == 0 || (pages->packs_tightly && pages->nfull > 0));
 
 	if (MAXALIGN(len) <= pages->room_before)
-		page = run_page(pages, pages->nfull - 1);
+		page = new_run_page(pages, pages->nfull - 1);
 	else
 	{
 		if (pages->page != NULL && MAXALIGN(len) > room_on(pages, pages->page))
@@ -91,7 +91,7 @@ new_pages_add(NewPages *pages, HeapTupleHeader tuple, Size len)
 		/* a page has one tuple at least, whatever the fillfactor */
 		if (pages->page == NULL)
 		{
-			pages->page = run_page(pages, pages->nfull);
+			pages->page = new_run_page(pages, pages->nfull);
 			PageInit(pages->page, BLCKSZ, 0);
 		}
 		page = pages->page;
@@ -108,17 +108,17 @@ new_pages_add(NewPages *pages, HeapTupleHeader tuple, Size len)
 void
 new_pages_flush(NewPages *pages)
 {
-	Assert(pages->page == NULL || pages->page == run_page(pages, pages->nfull));
+	Assert(pages->page == NULL || pages->page == new_run_page(pages, pages->nfull));
 	Assert(InterruptHoldoffCount == 0);
 	if (pages->nfull < NEW_BLOCKS_RUN)
 		return;
-	write_run(pages);
+	write_new_run(pages);
 
 	/* the page that isn't full becomes the first */
 	if (pages->page != NULL)
 	{
-		memcpy(run_page(pages, 0), pages->page, BLCKSZ);
-		pages->page = run_page(pages, 0);
+		memcpy(new_run_page(pages, 0), pages->page, BLCKSZ);
+		pages->page = new_run_page(pages, 0);
 	}
 }
 
@@ -127,7 +127,7 @@ void
 new_pages_tid(const NewPages *pages, HeapTupleHeader tuple, ItemPointer tid)
 {
 	int			number = ((char *) tuple - pages->run) / BLCKSZ;
-	Page		page = run_page(pages, number);
+	Page		page = new_run_page(pages, number);
 
 	Assert((char *) tuple >= pages->run && number <= pages->nfull);
 	/* the last one has the highest offset */
@@ -261,24 +261,24 @@ new_pages_end(NewPages *pages)
 	if (pages->page != NULL)
 		pages->nfull++;
 	if (pages->nfull > 0)
-		write_run(pages);
+		write_new_run(pages);
 	pfree(pages->run);
 	pfree(pages);
 }
 
-/* run_page -- a page of the run. */
+/* new_run_page -- a page of the run. */
 static Page
-run_page(const NewPages *pages, int number)
+new_run_page(const NewPages *pages, int number)
 {
 	return (Page) (pages->run + number * BLCKSZ);
 }
 
 /*
- * write_run
+ * write_new_run
  *		Take the next blocks of the file and write the full pages there.
  */
 static void
-write_run(NewPages *pages)
+write_new_run(NewPages *pages)
 {
 	BlockNumber start = new_blocks_take(pages->rel, pages->shared, pages->nfull);
 
@@ -294,7 +294,7 @@ write_run(NewPages *pages)
 		for (int i = 0; i < n; i++)
 		{
 			blknos[i] = start + done + i;
-			images[i] = run_page(pages, done + i);
+			images[i] = new_run_page(pages, done + i);
 			nrows += PageGetMaxOffsetNumber(images[i]);
 			point_tuples_at_themselves(images[i], blknos[i]);
 		}

@@ -39,11 +39,11 @@
 #define SIZE_TOAST		1
 #define SIZE_INDEXES	2
 
-static void note_history(const RewriteResult *result);
+static void rewrite_note_history(const RewriteResult *result);
 static int64 audited_pages(const RewriteResult *result);
 static void append_steps(StringInfo buf, const RewriteResult *result, double elapsed);
 static double elapsed_seconds(const RewriteResult *result);
-static BlockNumber size_of(Oid relid);
+static BlockNumber rewrite_size_of(Oid relid);
 static void append_size(StringInfo buf, const RewriteSize *size);
 
 /* rewrite_report_begin -- note names and sizes, and say that it begins. */
@@ -73,7 +73,7 @@ rewrite_report_begin(RewriteResult *result, Relation rel, bool verbose)
 	}
 	for (int i = 0; i < result->nsizes; i++)
 		if (OidIsValid(result->sizes[i].relid))
-			result->sizes[i].before = size_of(result->sizes[i].relid);
+			result->sizes[i].before = rewrite_size_of(result->sizes[i].relid);
 
 	ereport(verbose ? INFO : DEBUG2,
 			(errmsg(COMPAT_REPORT_REWRITE, result->relnamespace, result->relname)));
@@ -146,7 +146,7 @@ rewrite_report_end(const RewriteResult *result, bool verbose)
 	Assert(IsTransactionState());
 	Assert(result->relname != NULL);
 
-	note_history(result);
+	rewrite_note_history(result);
 	if (!verbose && !to_log)
 		return;
 
@@ -198,9 +198,9 @@ rewrite_report_end(const RewriteResult *result, bool verbose)
 	pfree(buf.data);
 }
 
-/* note_history -- note what cyclone.history has of it. */
+/* rewrite_note_history -- note what cyclone.history has of it. */
 static void
-note_history(const RewriteResult *result)
+rewrite_note_history(const RewriteResult *result)
 {
 	HistoryFigures *figures = history_figures();
 	const RewriteCounters *counters = &result->counters[REWRITE_TABLE];
@@ -217,7 +217,7 @@ note_history(const RewriteResult *result)
 	figures->rows_dead = counters->tuples_recently_dead;
 	figures->pages_scanned = result->old_blocks;
 	figures->pages_before = result->old_blocks;
-	figures->pages_after = size_of(result->relid);
+	figures->pages_after = rewrite_size_of(result->relid);
 	figures->bytes_before = figures->bytes_after = 0;
 	for (int i = 0; i < result->nsizes; i++)
 	{
@@ -226,7 +226,7 @@ note_history(const RewriteResult *result)
 		if (!OidIsValid(size->relid))
 			continue;
 		figures->bytes_before += (int64) size->before * BLCKSZ;
-		figures->bytes_after += (int64) size_of(size->relid) * BLCKSZ;
+		figures->bytes_after += (int64) rewrite_size_of(size->relid) * BLCKSZ;
 	}
 }
 
@@ -273,9 +273,9 @@ elapsed_seconds(const RewriteResult *result)
 	return INSTR_TIME_GET_DOUBLE(now);
 }
 
-/* size_of -- the size of a relation that we have locked. */
+/* rewrite_size_of -- the size of a relation that we have locked. */
 static BlockNumber
-size_of(Oid relid)
+rewrite_size_of(Oid relid)
 {
 	Relation	rel = relation_open(relid, AccessShareLock);
 	BlockNumber blocks = relation_blocks(rel);
@@ -294,7 +294,7 @@ append_size(StringInfo buf, const RewriteSize *size)
 		appendStringInfoString(buf, get_rel_relkind(size->relid) == RELKIND_TOASTVALUE ?
 							   _("TOAST table") : _("heap"));
 	appendStringInfo(buf, _(": %s before, "), pretty_bytes((int64) size->before * BLCKSZ));
-	appendStringInfo(buf, _("%s after"), pretty_bytes((int64) size_of(size->relid) * BLCKSZ));
+	appendStringInfo(buf, _("%s after"), pretty_bytes((int64) rewrite_size_of(size->relid) * BLCKSZ));
 	if (size->build_seconds > 0)
 		appendStringInfo(buf, _(", built in %.3f s"), size->build_seconds);
 	appendStringInfoChar(buf, '\n');

@@ -40,7 +40,7 @@
 static void swap_pair(Relation pg_class, Oid relid, Oid new_relid,
 					  TransactionId frozenxid, MultiXactId minmulti);
 static HeapTuple class_tuple(Oid relid);
-static void exchange(Oid *a, Oid *b);
+static void exchange_files(Oid *a, Oid *b);
 static void exchange_relcache_marks(Oid relid, Oid new_relid);
 
 /*
@@ -106,8 +106,8 @@ swap_pair(Relation pg_class, Oid relid, Oid new_relid,
 		elog(ERROR, "relations %u and %u are not alike enough to swap their files",
 			 relid, new_relid);
 
-	exchange(&form->relfilenode, &new_form->relfilenode);
-	exchange(&form->reltablespace, &new_form->reltablespace);
+	exchange_files(&form->relfilenode, &new_form->relfilenode);
+	exchange_files(&form->reltablespace, &new_form->reltablespace);
 	form->relpages = new_form->relpages;
 	form->reltuples = new_form->reltuples;
 	form->relallvisible = new_form->relallvisible;
@@ -147,9 +147,9 @@ class_tuple(Oid relid)
 	return tuple;
 }
 
-/* exchange -- two variables exchange their values. */
+/* exchange_files -- two variables exchange their values. */
 static void
-exchange(Oid *a, Oid *b)
+exchange_files(Oid *a, Oid *b)
 {
 	Oid			old = *a;
 

@@ -83,19 +83,19 @@ static RewriteHeap current_heap;
 
 PGDLLEXPORT void pg_cyclone_rewrite_worker_main(dsm_segment *segment, shm_toc *toc);
 
-static void launch_workers(void *argument);
-static void *join_as_worker(void *block, dsm_segment *segment);
-static bool take_place(void *state);
-static bool has_place(void *state);
-static void leave_as_worker(void *state);
+static void launch_rewrite_workers(void *argument);
+static void *rewrite_join_as_worker(void *block, dsm_segment *segment);
+static bool rewrite_take_place(void *state);
+static bool rewrite_has_place(void *state);
+static void rewrite_leave_as_worker(void *state);
 static void create_new_table(RewriteJob *job, Relation rel);
 static void plan_rewrite(RewriteJob *job, Relation rel);
 static void plan_heap(RewriteJob *job, RewriteHeap heap, Oid old_relid, Oid new_relid);
 static int	plan_workers(RewriteJob *job, Relation rel);
 static void start_team(RewriteJob *job, int nworkers);
 static void copy_heaps(RewriteJob *job);
-static void run_phase(void *state, int phase);
-static void while_waiting(void);
+static void run_rewrite_phase(void *state, int phase);
+static void rewrite_while_waiting(void);
 static void sum_counters(RewriteJob *job, RewriteHeap heap);
 static void finish_team(RewriteJob *job);
 static void index_new_toast_table(RewriteJob *job);
@@ -382,12 +382,12 @@ start_team(RewriteJob *job, int nworkers)
 		heap_copy_open(rewrite, i);
 
 	job->result.workers_planned = nworkers;
-	pace_allow_workers(nworkers, job->params->nworkers > 0, launch_workers, job);
+	pace_allow_workers(nworkers, job->params->nworkers > 0, launch_rewrite_workers, job);
 }
 
-/* launch_workers -- launch them: before the first phase, or at a delay point. */
+/* launch_rewrite_workers -- launch them: before the first phase, or at a delay point. */
 static void
-launch_workers(void *argument)
+launch_rewrite_workers(void *argument)
 {
 	RewriteJob *job = argument;
 
@@ -401,11 +401,11 @@ void
 pg_cyclone_rewrite_worker_main(dsm_segment *segment, shm_toc *toc)
 {
 	static const TeamWorker worker = {
-		.join = join_as_worker,
-		.routine = run_phase,
-		.take_place = take_place,
-		.has_place = has_place,
-		.leave = leave_as_worker,
+		.join = rewrite_join_as_worker,
+		.routine = run_rewrite_phase,
+		.take_place = rewrite_take_place,
+		.has_place = rewrite_has_place,
+		.leave = rewrite_leave_as_worker,
 		.error_context = error_context
 	};
 
@@ -413,9 +413,9 @@ pg_cyclone_rewrite_worker_main(dsm_segment *segment, shm_toc *toc)
 	team_work(&worker, segment, toc);
 }
 
-/* join_as_worker -- open what the leader has open. */
+/* rewrite_join_as_worker -- open what the leader has open. */
 static void *
-join_as_worker(void *block, dsm_segment *segment)
+rewrite_join_as_worker(void *block, dsm_segment *segment)
 {
 	RewriteShared *shared = block;
 	TableRewrite *rewrite = palloc0_object(TableRewrite);
@@ -431,23 +431,23 @@ join_as_worker(void *block, dsm_segment *segment)
 	return rewrite;
 }
 
-/* take_place -- has this worker a place at work, or can it take one? */
+/* rewrite_take_place -- has this worker a place at work, or can it take one? */
 static bool
-take_place(void *state)
+rewrite_take_place(void *state)
 {
 	return pace_take_place(false);
 }
 
-/* has_place -- has this worker still a place at work? */
+/* rewrite_has_place -- has this worker still a place at work? */
 static bool
-has_place(void *state)
+rewrite_has_place(void *state)
 {
 	return pace_has_place();
 }
 
-/* leave_as_worker -- close it again. */
+/* rewrite_leave_as_worker -- close it again. */
 static void
-leave_as_worker(void *state)
+rewrite_leave_as_worker(void *state)
 {
 	progress_clear();
 	close_heaps((TableRewrite *) state);
@@ -470,7 +470,7 @@ copy_heaps(RewriteJob *job)
 		if (!rewrite->shared->heaps[current_heap].is_wanted)
 			continue;
 		INSTR_TIME_SET_CURRENT(start);
-		team_run(job->team, current_heap, run_phase, rewrite, while_waiting);
+		team_run(job->team, current_heap, run_rewrite_phase, rewrite, rewrite_while_waiting);
 		heap_copy_take_over(rewrite);
 		rewrite_report_step(&job->result,
 							current_heap == REWRITE_TOAST ? STEP_COPY_TOAST : STEP_COPY_TABLE,
@@ -508,9 +508,9 @@ copy_what_is_left(RewriteJob *job)
 	rewrite_report_step(&job->result, STEP_COPY_CHAINS, start);
 }
 
-/* run_phase -- every member's part of a phase. */
+/* run_rewrite_phase -- every member's part of a phase. */
 static void
-run_phase(void *state, int phase)
+run_rewrite_phase(void *state, int phase)
 {
 	TableRewrite *rewrite = state;
 	RewriteShared *shared = rewrite->shared;
@@ -531,9 +531,9 @@ run_phase(void *state, int phase)
 	member->phase_pages = rewrite->phase_pages;
 }
 
-/* while_waiting -- what the leader does while it waits for others. */
+/* rewrite_while_waiting -- what the leader does while it waits for others. */
 static void
-while_waiting(void)
+rewrite_while_waiting(void)
 {
 	heap_copy_show_progress(current_rewrite, current_heap);
 	pace_while_waiting();

@@ -33,8 +33,8 @@
 
 static bool items_fill_page(Page page);
 static bool is_cut(TableRewrite *rewrite, RewriteHeap heap, HeapTuple tuple);
-static void check_item(Relation rel, Page page, ItemId item, BlockNumber blkno,
-					   OffsetNumber off);
+static void check_copied_item(Relation rel, Page page, ItemId item, BlockNumber blkno,
+							  OffsetNumber off);
 
 /* tuple_copy -- return a copy of a tuple of the table, palloc'd. */
 HeapTuple
@@ -211,7 +211,7 @@ tuple_copy_find(Relation rel, Page page, BlockNumber blkno, OffsetNumber off,
 
 	if (!ItemIdIsNormal(item))
 		return false;
-	check_item(rel, page, item, blkno, off);
+	check_copied_item(rel, page, item, blkno, off);
 	ItemPointerSet(&tuple->t_self, blkno, off);
 	tuple->t_tableOid = RelationGetRelid(rel);
 	/* the item may say more than the page has */
@@ -325,12 +325,12 @@ tuple_copy_reform(TableRewrite *rewrite, RewriteHeap heap, HeapTuple tuple)
 }
 
 /*
- * check_item
+ * check_copied_item
  *		Raise an error unless a tuple, and its values, begin on its page.  A page has no
  *		more items than MaxHeapTuplesPerPage, which new_pages_add relies on.
  */
 static void
-check_item(Relation rel, Page page, ItemId item, BlockNumber blkno, OffsetNumber off)
+check_copied_item(Relation rel, Page page, ItemId item, BlockNumber blkno, OffsetNumber off)
 {
 	Size		begin = ItemIdGetOffset(item);
 

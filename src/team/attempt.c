@@ -37,7 +37,7 @@ typedef struct SegmentAttempt
 } SegmentAttempt;
 
 static dsm_segment *attempt_segment(SegmentAttempt *arg, char **failure);
-static void open_segment(void *arg);
+static void open_shared_segment(void *arg);
 
 /*
  * attempt
@@ -123,12 +123,12 @@ attempt_attach_segment(dsm_handle handle, char **failure)
 static dsm_segment *
 attempt_segment(SegmentAttempt *arg, char **failure)
 {
-	return attempt(open_segment, NULL, arg, failure) ? arg->segment : NULL;
+	return attempt(open_shared_segment, NULL, arg, failure) ? arg->segment : NULL;
 }
 
-/* open_segment -- the part of it that may raise an error. */
+/* open_shared_segment -- the part of it that may raise an error. */
 static void
-open_segment(void *arg)
+open_shared_segment(void *arg)
 {
 	SegmentAttempt *segment = arg;
 

@@ -53,9 +53,9 @@ static ParallelContext *my_pcxt = NULL;
 /* Was there no shared memory for the last team that was to have workers? */
 static bool lacked_memory = false;
 
-static bool assemble(Team *team, Size shared_size, char **failure);
+static bool assemble_team(Team *team, Size shared_size, char **failure);
 static void warn_of_memory(const char *failure);
-static void dismiss(Team *team);
+static void dismiss_workers(Team *team);
 static void make_segment(void *pcxt);
 static void destroy_context(void *pcxt);
 static void lay_out(Team *team, Size shared_size, const char *query);
@@ -67,7 +67,7 @@ static void forget_workers_not_started(ParallelContext *pcxt);
 static void (*my_while_waiting) (void) = NULL;
 
 static const char *leaders_text(void);
-static void lead(TeamControl *control, ParallelContext *pcxt);
+static void lead_phase(TeamControl *control, ParallelContext *pcxt);
 static void wait_for_arrivals(void);
 static bool worker_is_starting(void);
 static void forget_control(dsm_segment *segment, Datum arg);
@@ -97,7 +97,7 @@ team_create(const char *worker_main, int nworkers, Size shared_size, bool may_pa
 		if (may_pause)
 			team->block = attempt_create_segment(shared_size, &failure);
 		lacked_memory = (may_pause && team->block == NULL) ||
-			!assemble(team, shared_size, &failure);
+			!assemble_team(team, shared_size, &failure);
 		if (!lacked_memory)
 			return team;
 		if (team->block != NULL)
@@ -112,12 +112,12 @@ team_create(const char *worker_main, int nworkers, Size shared_size, bool may_pa
 }
 
 /*
- * assemble
+ * assemble_team
  *		Enter parallel mode, and make all that workers need; return false, and why in
  *		*failure, if there is no shared memory for it.
  */
 static bool
-assemble(Team *team, Size shared_size, char **failure)
+assemble_team(Team *team, Size shared_size, char **failure)
 {
 	const char *query = leaders_text();
 	Size		query_size = query ? strlen(query) + 1 : 0;
@@ -144,7 +144,7 @@ assemble(Team *team, Size shared_size, char **failure)
 	}
 	team->pcxt = pcxt;
 	lay_out(team, shared_size, query);
-	lead(team->control, pcxt);
+	lead_phase(team->control, pcxt);
 	return true;
 }
 
@@ -236,11 +236,11 @@ lay_out(Team *team, Size shared_size, const char *query)
 }
 
 /*
- * lead
+ * lead_phase
  *		This process leads the team of that block, for as long as it has its segment.
  */
 static void
-lead(TeamControl *control, ParallelContext *pcxt)
+lead_phase(TeamControl *control, ParallelContext *pcxt)
 {
 	/* a process leads one team at a time */
 	Assert(my_control == NULL && my_pcxt == NULL);
@@ -455,7 +455,7 @@ team_pause(Team *team)
 	Assert(!IsParallelWorker());
 	Assert(team->pcxt == NULL || team->block != NULL);
 	if (team->pcxt != NULL)
-		dismiss(team);
+		dismiss_workers(team);
 }
 
 /*
@@ -470,7 +470,7 @@ team_resume(Team *team)
 
 	Assert(!IsParallelWorker() && !IsInParallelMode());
 	Assert(team->pcxt == NULL && team->control == NULL);
-	if (team->block != NULL && !assemble(team, 0, &failure))
+	if (team->block != NULL && !assemble_team(team, 0, &failure))
 		warn_of_memory(failure);
 }
 
@@ -487,7 +487,7 @@ team_end(Team *team)
 	Assert(!IsParallelWorker());
 	Assert(team->shared != NULL);
 	if (team->pcxt != NULL)
-		dismiss(team);
+		dismiss_workers(team);
 	if (team->block != NULL)
 		dsm_detach(team->block);
 	if (is_private)
@@ -495,9 +495,9 @@ team_end(Team *team)
 	pfree(team);
 }
 
-/* dismiss -- end all that assemble has made. */
+/* dismiss_workers -- end all that assemble has made. */
 static void
-dismiss(Team *team)
+dismiss_workers(Team *team)
 {
 	TeamControl *control = team->control;
 

@@ -37,10 +37,10 @@ static volatile sig_atomic_t leave_requested = false;
 static void *find_shared(const TeamControl *control, shm_toc *toc);
 static void request_leave(SIGNAL_ARGS);
 static void note_leave(SIGNAL_ARGS);
-static void give_up(MemoryContext context);
+static void give_up_worker(MemoryContext context);
 static void run_phases(Team *team);
 static void end_part(Team *team);
-static bool take_place(Team *team);
+static bool worker_take_place(Team *team);
 static bool wait_for_phase(Team *team, bool may_leave);
 static bool look_for_phase(Team *team, bool *is_over);
 static void forget_control_at_exit(void);
@@ -95,7 +95,7 @@ team_work(const TeamWorker *worker, dsm_segment *segment, shm_toc *toc)
 		/* to cancel is to cancel the command */
 		if (geterrcode() == ERRCODE_QUERY_CANCELED && !leave_requested)
 			PG_RE_THROW();
-		give_up(context);
+		give_up_worker(context);
 	}
 	PG_END_TRY();
 
@@ -167,12 +167,12 @@ note_leave(SIGNAL_ARGS)
 }
 
 /*
- * give_up
+ * give_up_worker
  *		After an error, end this process, which has failed to join, as one that
  *		has done its work.  The leader learns of a warning only.
  */
 static void
-give_up(MemoryContext context)
+give_up_worker(MemoryContext context)
 {
 	ErrorData  *error;
 
@@ -253,7 +253,7 @@ end_part(Team *team)
 }
 
 /*
- * take_place
+ * worker_take_place
  *		Worker: has it a place at work, or can it take one?  Else it rests from now
  *		on, or still.
  *
@@ -261,7 +261,7 @@ end_part(Team *team)
  * it does or rests.
  */
 static bool
-take_place(Team *team)
+worker_take_place(Team *team)
 {
 	TeamControl *control = team->control;
 	bool		has_place = team->worker->take_place == NULL || team->worker->take_place(team->state);
@@ -355,7 +355,7 @@ look_for_phase(Team *team, bool *is_over)
 
 	if (was_resting || has_begun)
 	{
-		bool		has_place = take_place(team);
+		bool		has_place = worker_take_place(team);
 
 		if (!was_resting && has_place)
 			return true;

@@ -76,8 +76,8 @@ static bool handle_empty_page(TableVacuum *vacuum, Buffer buffer,
 							  Buffer vmbuffer, bool have_cleanup_lock,
 							  PageVerdict *verdict);
 static void heal_page(TableVacuum *vacuum, Buffer buffer, bool have_cleanup_lock);
-static bool look_at_page(TableVacuum *vacuum, Buffer buffer,
-						 PageVerdict *verdict);
+static bool look_at_pinned_page(TableVacuum *vacuum, Buffer buffer,
+								PageVerdict *verdict);
 static void tally_tuple(PageTally *tally, HeapTuple tuple, TransactionId oldest_xmin,
 						Buffer buffer);
 static void count_unchanged_page(TableVacuum *vacuum, BlockNumber blkno, PageTally *tally,
@@ -129,7 +129,7 @@ heap_page_scan(TableVacuum *vacuum, Buffer buffer, Buffer vmbuffer,
 	if (!have_cleanup_lock)
 	{
 		heal_page(vacuum, buffer, false);
-		if (!look_at_page(vacuum, buffer, verdict))
+		if (!look_at_pinned_page(vacuum, buffer, verdict))
 		{
 			Assert(vacuum->shared->aggressive);
 			LockBuffer(buffer, BUFFER_LOCK_UNLOCK);
@@ -286,14 +286,14 @@ heal_page(TableVacuum *vacuum, Buffer buffer, bool have_cleanup_lock)
 }
 
 /*
- * look_at_page
+ * look_at_pinned_page
  *		Count a page's tuples, and collect its dead items, without changing it.
  *
  * The caller holds a shared lock.  Returns false, with nothing counted, if
  * this vacuum is aggressive and must freeze something on the page.
  */
 static bool
-look_at_page(TableVacuum *vacuum, Buffer buffer, PageVerdict *verdict)
+look_at_pinned_page(TableVacuum *vacuum, Buffer buffer, PageVerdict *verdict)
 {
 	VacuumCounters *counters = &vacuum->counters;
 	Page		page = BufferGetPage(buffer);

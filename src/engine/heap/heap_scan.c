@@ -78,10 +78,10 @@ static void scan_stream(HeapScan *scan);
 static void finish_page(HeapScan *scan, BlockNumber blkno, uint8 flags,
 						PageVerdict *verdict);
 static void set_scan_block(TableVacuum *vacuum, BlockNumber blkno);
-static void report_progress(HeapScan *scan, BlockNumber scan_block);
+static void report_scan_progress(HeapScan *scan, BlockNumber scan_block);
 static void vacuum_fsm_now_and_then(TableVacuum *vacuum);
-static BlockNumber next_block(ReadStream *stream, void *private_data,
-							  void *per_buffer_data);
+static BlockNumber next_heap_block(ReadStream *stream, void *private_data,
+								   void *per_buffer_data);
 static void leave_remainder(TableVacuum *vacuum);
 static bool take_remainder(TableVacuum *vacuum);
 static bool claim_range(HeapScan *scan);
@@ -206,7 +206,7 @@ heap_scan_phase(TableVacuum *vacuum)
 	if (BufferIsValid(scan.vmbuffer))
 		ReleaseBuffer(scan.vmbuffer);
 	leave_remainder(vacuum);
-	report_progress(&scan, InvalidBlockNumber);
+	report_scan_progress(&scan, InvalidBlockNumber);
 	set_place(vacuum, PLACE_UNKNOWN, InvalidBlockNumber);
 }
 
@@ -289,7 +289,7 @@ scan_stream(HeapScan *scan)
 	scan->stream_has_ring = strategy != NULL;
 	stream = read_stream_begin_relation(READ_STREAM_MAINTENANCE, strategy,
 										vacuum->rel, MAIN_FORKNUM,
-										next_block, scan, sizeof(uint8));
+										next_heap_block, scan, sizeof(uint8));
 
 	guards_begin_pins();
 	next = read_stream_next_buffer(stream, &per_buffer_data);
@@ -357,7 +357,7 @@ finish_page(HeapScan *scan, BlockNumber blkno, uint8 flags, PageVerdict *verdict
 		record_free_space(vacuum, blkno, verdict->free_space);
 
 	if (scan->passed >= PROGRESS_BLOCKS)
-		report_progress(scan, blkno + 1);
+		report_scan_progress(scan, blkno + 1);
 }
 
 /* set_scan_block -- tell heap_scan_first_unscanned where this process is. */
@@ -369,12 +369,12 @@ set_scan_block(TableVacuum *vacuum, BlockNumber blkno)
 }
 
 /*
- * report_progress
+ * report_scan_progress
  *		Tell that this process is through with its blocks below this one.  The leader
  *		also looks after the failsafe and the free space map.
  */
 static void
-report_progress(HeapScan *scan, BlockNumber scan_block)
+report_scan_progress(HeapScan *scan, BlockNumber scan_block)
 {
 	TableVacuum *vacuum = scan->vacuum;
 	VacuumShared *shared = vacuum->shared;
@@ -437,11 +437,11 @@ vacuum_fsm_now_and_then(TableVacuum *vacuum)
 }
 
 /*
- * next_block
+ * next_heap_block
  *		The read stream's callback: the next block to scan.
  */
 static BlockNumber
-next_block(ReadStream *stream, void *private_data, void *per_buffer_data)
+next_heap_block(ReadStream *stream, void *private_data, void *per_buffer_data)
 {
 	HeapScan   *scan = private_data;
 	TableVacuum *vacuum = scan->vacuum;

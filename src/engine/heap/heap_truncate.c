@@ -69,9 +69,9 @@ typedef enum CutEnd
 	IN_USE						/* a page there has got items, or is new */
 } CutEnd;
 
-static void begin(TableVacuum *vacuum, BlockNumber rel_pages, BlockNumber nonempty_pages);
-static BlockNumber cut_off(TableVacuum *vacuum, BlockNumber rel_pages, BlockNumber floor,
-						   int *nqueued, CutEnd *end);
+static void begin_truncation(TableVacuum *vacuum, BlockNumber rel_pages, BlockNumber nonempty_pages);
+static BlockNumber cut_off_pages(TableVacuum *vacuum, BlockNumber rel_pages, BlockNumber floor,
+								 int *nqueued, CutEnd *end);
 static BlockNumber next_floor(TableVacuum *vacuum, BlockNumber rel_pages,
 							  const CompactionPass *pass);
 static BlockNumber compaction_step(const TableVacuum *vacuum, BlockNumber rel_pages,
@@ -115,11 +115,11 @@ heap_truncate(TableVacuum *vacuum, BlockNumber nonempty_pages)
 	Assert(!vacuum->shared->compacting);
 	Assert(CheckRelationLockedByMe(vacuum->rel, ShareUpdateExclusiveLock, true));
 	Assert(nonempty_pages <= rel_pages);
-	begin(vacuum, rel_pages, nonempty_pages);
+	begin_truncation(vacuum, rel_pages, nonempty_pages);
 	DEBUG_POINT("truncate");
 
 	do
-		rel_pages = cut_off(vacuum, rel_pages, nonempty_pages, &nqueued, &end);
+		rel_pages = cut_off_pages(vacuum, rel_pages, nonempty_pages, &nqueued, &end);
 	while (rel_pages > nonempty_pages && end == OTHERS_WAIT);
 	return rel_pages;
 }
@@ -144,7 +144,7 @@ heap_truncate_step(TableVacuum *vacuum, CompactionPass *pass)
 	Assert(vacuum->shared->compacting && vacuum->shared->rel_pages == pass->old_pages);
 	Assert(CheckRelationLockedByMe(vacuum->rel, ShareUpdateExclusiveLock, true));
 	Assert(pass->nonempty_pages <= pass->new_pages && pass->new_pages <= pass->old_pages);
-	begin(vacuum, rel_pages, pass->nonempty_pages);
+	begin_truncation(vacuum, rel_pages, pass->nonempty_pages);
 	DEBUG_POINT("truncate");
 	if (rel_pages < pass->old_pages)
 		DEBUG_POINT("truncate-again");
@@ -153,7 +153,7 @@ heap_truncate_step(TableVacuum *vacuum, CompactionPass *pass)
 	if (floor >= rel_pages)
 		end = IN_USE;
 	else
-		pass->new_pages = cut_off(vacuum, rel_pages, floor, &pass->nqueued, &end);
+		pass->new_pages = cut_off_pages(vacuum, rel_pages, floor, &pass->nqueued, &end);
 
 	/* each step is an exclusive lock on standbys, so few steps are better */
 	Assert(pass->nqueued >= nqueued && pass->nqueued <= MAX_QUEUED);
@@ -165,9 +165,9 @@ heap_truncate_step(TableVacuum *vacuum, CompactionPass *pass)
 	return pass->new_pages > pass->nonempty_pages && (end == OTHERS_WAIT || end == AT_FLOOR);
 }
 
-/* begin -- tell that truncation begins. */
+/* begin_truncation -- tell that truncation begins. */
 static void
-begin(TableVacuum *vacuum, BlockNumber rel_pages, BlockNumber nonempty_pages)
+begin_truncation(TableVacuum *vacuum, BlockNumber rel_pages, BlockNumber nonempty_pages)
 {
 	Assert(is_leader(vacuum) && !IsInParallelMode());
 	Assert(CheckRelationLockedByMe(vacuum->rel, ShareUpdateExclusiveLock, true));
@@ -180,14 +180,14 @@ begin(TableVacuum *vacuum, BlockNumber rel_pages, BlockNumber nonempty_pages)
 }
 
 /*
- * cut_off
+ * cut_off_pages
  *		Under an exclusive lock cut off the empty pages at the end, but none before
  *		floor.  Return the table's new size, which is the old one if that can't be done
  *		now; *end says why it is no smaller.
  */
 static BlockNumber
-cut_off(TableVacuum *vacuum, BlockNumber rel_pages, BlockNumber floor, int *nqueued,
-		CutEnd *end)
+cut_off_pages(TableVacuum *vacuum, BlockNumber rel_pages, BlockNumber floor, int *nqueued,
+			  CutEnd *end)
 {
 	int			level = vacuum->shared->verbose ? INFO : DEBUG2;
 	BlockNumber new_pages;

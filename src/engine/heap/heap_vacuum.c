@@ -69,7 +69,7 @@ static uint8 bits_when_freed(TableVacuum *vacuum, Buffer buffer, const DeadTidsP
 							 TransactionId *newest_xmin);
 static int	used_items(Page page);
 static void do_other_work(HeapVacuum *pass, bool wait);
-static void report_progress(HeapVacuum *pass);
+static void report_freeing_progress(HeapVacuum *pass);
 
 /*
  * heap_vacuum_begin_round
@@ -174,7 +174,7 @@ heap_vacuum_phase(TableVacuum *vacuum,
 		vacuum->phase_pages++;
 		if (pass.passed >= PROGRESS_BLOCKS)
 		{
-			report_progress(&pass);
+			report_freeing_progress(&pass);
 			do_other_work(&pass, false);
 		}
 	}
@@ -184,7 +184,7 @@ heap_vacuum_phase(TableVacuum *vacuum,
 	vacuum->counters.heap_vacuumed_pages += vacuum->phase_pages - pages_before;
 	if (BufferIsValid(vmbuffer))
 		ReleaseBuffer(vmbuffer);
-	report_progress(&pass);
+	report_freeing_progress(&pass);
 	do_other_work(&pass, true);
 	set_place(vacuum, PLACE_UNKNOWN, InvalidBlockNumber);
 }
@@ -417,9 +417,9 @@ do_other_work(HeapVacuum *pass, bool wait)
 	progress_blocks_done(pass->passed_in_all);
 }
 
-/* report_progress -- tell how far we are. */
+/* report_freeing_progress -- tell how far we are. */
 static void
-report_progress(HeapVacuum *pass)
+report_freeing_progress(HeapVacuum *pass)
 {
 	TableVacuum *vacuum = pass->vacuum;
 	uint64		passed;

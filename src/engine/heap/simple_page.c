@@ -82,7 +82,7 @@ static uint8 bits_to_set_along(TableVacuum *vacuum, Buffer buffer, Buffer vmbuff
 static void change_page(TableVacuum *vacuum, Buffer buffer, Buffer vmbuffer,
 						Judgement *judgement, HeapTupleFreeze *frozen, int nfrozen,
 						TransactionId freeze_horizon, uint8 bits);
-static void reverse(OffsetNumber *offsets, int noffsets);
+static void reverse_items(OffsetNumber *offsets, int noffsets);
 
 /*
  * simple_page_prune
@@ -287,9 +287,9 @@ judge_page(TableVacuum *vacuum, Buffer buffer, Judgement *judgement,
 	if (has_redirects && !redirects_are_sound(vacuum->rel, buffer, maxoff))
 		return false;
 
-	reverse(judgement->nowdead, judgement->nnowdead);
-	reverse(judgement->nowunused, judgement->nnowunused);
-	reverse(result->deadoffsets, ndead_items);
+	reverse_items(judgement->nowdead, judgement->nnowdead);
+	reverse_items(judgement->nowunused, judgement->nnowunused);
+	reverse_items(result->deadoffsets, ndead_items);
 	result->lpdead_items = ndead_items;
 	return true;
 }
@@ -611,9 +611,9 @@ change_page(TableVacuum *vacuum, Buffer buffer, Buffer vmbuffer, Judgement *judg
 		compat_unlock_map(vmbuffer);
 }
 
-/* reverse -- from descending to ascending order. */
+/* reverse_items -- from descending to ascending order. */
 static void
-reverse(OffsetNumber *offsets, int noffsets)
+reverse_items(OffsetNumber *offsets, int noffsets)
 {
 	for (int i = 0, j = noffsets - 1; i < j; i++, j--)
 	{

@@ -29,8 +29,8 @@
 #include "pace/pace.h"
 #include "wal_writer.h"
 
-static void delete_page(TableVacuum *vacuum, BTVacState *state,
-						BlockNumber blkno);
+static void delete_btree_page(TableVacuum *vacuum, BTVacState *state,
+							  BlockNumber blkno);
 static Buffer lock_page(TableVacuum *vacuum, BTVacState *state, BlockNumber blkno, int mode);
 static bool clear_right_side(TableVacuum *vacuum, BTVacState *state,
 							 BlockNumber blkno);
@@ -95,7 +95,7 @@ btree_delete_pages(TableVacuum *vacuum, int number, bool wait)
 		failsafe_notice(vacuum);
 		if (empty_pages->count % PROGRESS_BLOCKS == 0)
 			wal_keep_pace();
-		delete_page(vacuum, &state, empty_pages->blocks[empty_pages->count - 1]);
+		delete_btree_page(vacuum, &state, empty_pages->blocks[empty_pages->count - 1]);
 		empty_pages->count--;
 	}
 
@@ -112,9 +112,9 @@ btree_delete_pages(TableVacuum *vacuum, int number, bool wait)
 		block_list_free(empty_pages);
 }
 
-/* delete_page -- take a leaf page out of the tree, if it is still empty. */
+/* delete_btree_page -- take a leaf page out of the tree, if it is still empty. */
 static void
-delete_page(TableVacuum *vacuum, BTVacState *state, BlockNumber blkno)
+delete_btree_page(TableVacuum *vacuum, BTVacState *state, BlockNumber blkno)
 {
 	Buffer		buffer = lock_page(vacuum, state, blkno, BUFFER_LOCK_EXCLUSIVE);
 	Page		page = BufferGetPage(buffer);

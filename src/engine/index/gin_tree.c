@@ -50,7 +50,7 @@ typedef struct PageOnPath
 	bool		is_deletable;	/* if it were empty */
 } PageOnPath;
 
-static Buffer read_page(const GinTree *tree, BlockNumber blkno);
+static Buffer read_tree_page(const GinTree *tree, BlockNumber blkno);
 static Buffer visit_page(const GinTree *tree, BlockNumber blkno);
 static bool children_fit(const GinTree *tree, Page page);
 static int	count_children(const GinTree *tree, Page page, BlockNumber blkno);
@@ -63,12 +63,12 @@ static void pass_children(PageDeletion *deletion, const PageOnPath *page);
 static bool pass_child(PageDeletion *deletion, const PageOnPath *parent, OffsetNumber off);
 static bool is_locked(const PageDeletion *deletion, const PageOnPath *path, BlockNumber blkno);
 static bool may_delete(const PageDeletion *deletion, Buffer buffer, int level);
-static void delete_page(PageDeletion *deletion, const PageOnPath *parent, OffsetNumber off,
-						Buffer buffer, Buffer left);
+static void delete_posting_page(PageDeletion *deletion, const PageOnPath *parent, OffsetNumber off,
+								Buffer buffer, Buffer left);
 
-/* read_page -- pin a page of a tree. */
+/* read_tree_page -- pin a page of a tree. */
 static Buffer
-read_page(const GinTree *tree, BlockNumber blkno)
+read_tree_page(const GinTree *tree, BlockNumber blkno)
 {
 	return ReadBufferExtended(tree->index, MAIN_FORKNUM, blkno, RBM_NORMAL,
 							  vacuum_strategy(tree->vacuum));
@@ -85,7 +85,7 @@ static Buffer
 visit_page(const GinTree *tree, BlockNumber blkno)
 {
 	before_index_read(tree->vacuum, tree->number, blkno);
-	return read_page(tree, blkno);
+	return read_tree_page(tree, blkno);
 }
 
 /*
@@ -314,7 +314,7 @@ void
 gin_delete_empty_pages(const GinTree *tree, IndexBulkDeleteResult *stats)
 {
 	PageDeletion deletion = {.tree = tree};
-	PageOnPath	root = {.buffer = read_page(tree, tree->root)};
+	PageOnPath	root = {.buffer = read_tree_page(tree, tree->root)};
 
 	Assert(CritSectionCount == 0);
 	Assert(tree->flags == GIN_DATA);
@@ -370,7 +370,7 @@ pass_child(PageDeletion *deletion, const PageOnPath *parent, OffsetNumber off)
 
 	if (is_locked(deletion, parent, blkno))
 		gin_report_corruption(tree->index, BufferGetBlockNumber(parent->buffer));
-	child.buffer = read_page(tree, blkno);
+	child.buffer = read_tree_page(tree, blkno);
 	LockBuffer(child.buffer, BUFFER_LOCK_EXCLUSIVE);
 	page = BufferGetPage(child.buffer);
 	gin_check_page(tree->index, child.buffer,
@@ -388,7 +388,7 @@ pass_child(PageDeletion *deletion, const PageOnPath *parent, OffsetNumber off)
 
 	if (is_empty && child.is_deletable)
 	{
-		delete_page(deletion, parent, off, child.buffer, *left);
+		delete_posting_page(deletion, parent, off, child.buffer, *left);
 		UnlockReleaseBuffer(child.buffer);
 		return true;
 	}
@@ -434,13 +434,13 @@ may_delete(const PageDeletion *deletion, Buffer buffer, int level)
 }
 
 /*
- * delete_page
+ * delete_posting_page
  *		Take a page out of the tree: remove its parent's downlink and its left
  *		sibling's link to it.  All three are locked.
  */
 static void
-delete_page(PageDeletion *deletion, const PageOnPath *parent, OffsetNumber off,
-			Buffer buffer, Buffer left)
+delete_posting_page(PageDeletion *deletion, const PageOnPath *parent, OffsetNumber off,
+					Buffer buffer, Buffer left)
 {
 	Relation	index = deletion->tree->index;
 	Page		page = BufferGetPage(buffer);

@@ -49,7 +49,7 @@ static void keep_stats(TableVacuum *vacuum, int number, IndexBulkDeleteResult *s
 static bool is_dead(ItemPointer tid, void *state);
 static bool may_go_on(const TableVacuum *vacuum);
 static bool was_processed(TableVacuum *vacuum, int number, bool cleanup);
-static void report_index(TableVacuum *vacuum, int number, bool cleanup);
+static void report_index_vacuum(TableVacuum *vacuum, int number, bool cleanup);
 
 /*
  * index_prepare_round
@@ -383,7 +383,7 @@ index_finish_round(TableVacuum *vacuum, bool cleanup)
 			work->conclude(vacuum, i);
 		if (cleanup && work != NULL && work->finish != NULL)
 			work->finish(vacuum, i);
-		report_index(vacuum, i, cleanup);
+		report_index_vacuum(vacuum, i, cleanup);
 	}
 	pgstat_progress_update_multi_param(lengthof(progress), progress, zeros);
 
@@ -663,11 +663,11 @@ was_processed(TableVacuum *vacuum, int number, bool cleanup)
 }
 
 /*
- * report_index
+ * report_index_vacuum
  *		Tell what was done to an index in this phase, and by whom.
  */
 static void
-report_index(TableVacuum *vacuum, int number, bool cleanup)
+report_index_vacuum(TableVacuum *vacuum, int number, bool cleanup)
 {
 	VacuumShared *shared = vacuum->shared;
 	IndexBulkDeleteResult *stats = current_stats(vacuum, number);

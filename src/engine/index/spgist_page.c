@@ -31,7 +31,7 @@
 static void follow_nodes(SpgistScan *scan, Buffer buffer, OffsetNumber offset);
 static void follow_redirect(SpgistScan *scan, Buffer buffer, OffsetNumber offset);
 static bool is_to_follow(SpgistScan *scan, Buffer buffer, OffsetNumber offset);
-static void add_pending(SpgistScan *scan, const ItemPointerData *place);
+static void add_pending_place(SpgistScan *scan, const ItemPointerData *place);
 static void look_at_leaf(SpgistScan *scan, Buffer buffer);
 static void note_next(SpgistScan *scan, Buffer buffer, OffsetNumber offset,
 					  OffsetNumber next);
@@ -89,7 +89,7 @@ follow_nodes(SpgistScan *scan, Buffer buffer, OffsetNumber offset)
 		if (start + SGNTHDRSZ > size || IndexTupleSize(node) < SGNTHDRSZ)
 			spgist_report_corruption(scan->base.index, BufferGetBlockNumber(buffer));
 		if (ItemPointerIsValid(&node->t_tid))
-			add_pending(scan, &node->t_tid);
+			add_pending_place(scan, &node->t_tid);
 	}
 }
 
@@ -108,7 +108,7 @@ follow_redirect(SpgistScan *scan, Buffer buffer, OffsetNumber offset)
 	Assert(redirect->tupstate == SPGIST_REDIRECT);
 	if (TransactionIdFollowsOrEquals(redirect->xid, scan->spgist->start_xmin) &&
 		is_to_follow(scan, buffer, offset))
-		add_pending(scan, &redirect->pointer);
+		add_pending_place(scan, &redirect->pointer);
 }
 
 /*
@@ -128,9 +128,9 @@ is_to_follow(SpgistScan *scan, Buffer buffer, OffsetNumber offset)
 	return !found;
 }
 
-/* add_pending -- make a place pending. */
+/* add_pending_place -- make a place pending. */
 static void
-add_pending(SpgistScan *scan, const ItemPointerData *place)
+add_pending_place(SpgistScan *scan, const ItemPointerData *place)
 {
 	if (scan->npending == scan->pending_size)
 	{
