@@ -155,7 +155,7 @@ static void stripes_work_off(FileCache *cache, bool all);
 static void stripe_write_back(FileCache *cache, Segment *segment, const Stripe *stripe);
 static void stripe_drop(FileCache *cache, Segment *segment, const Stripe *stripe);
 static void stripe_note_absent(FileCache *cache, Segment *segment, Relation rel, FileCacheMap *map,
-						BlockNumber number);
+							   BlockNumber number);
 static bool stripe_is_in_page_cache(FileCache *cache, Segment *segment, const Stripe *stripe);
 static uint32 stripe_absent(FileCache *cache, Segment *segment, const Stripe *stripe);
 static bool segment_open(Segment *segment, const Stripe *stripe);
@@ -375,7 +375,11 @@ stripe_leave(FileCache *cache)
 	Assert(cache->has_stripe);
 	if (cache->error != 0 || stripe->absent == 0)
 		return;
-	/* a read stream is ahead by some MB, so this is a stripe or two off at times */
+
+	/*
+	 * a read stream is ahead by some MB, so this is a stripe or two off at
+	 * times
+	 */
 	stripe->was_read = pgBufferUsage.shared_blks_read > cache->read_before;
 	for (int i = cache->passed.count - 1; i >= Max(cache->nwritten, cache->passed.count - LOOK_BACK); i--)
 	{

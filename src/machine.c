@@ -63,7 +63,11 @@ machine_allowed_cores(const char *root)
 		(mask = strstr(text, "\nCpus_allowed:")) == NULL)
 		return 0;
 	mask = strchr(mask, ':') + 1;
-	/* hexadecimal digits, with commas between some; the last one is of the first cores */
+
+	/*
+	 * hexadecimal digits, with commas between some; the last one is of the
+	 * first cores
+	 */
 	for (char *digit = mask + strcspn(mask, "\n") - 1; digit >= mask; digit--)
 	{
 		char		word[2] = {*digit, '\0'};

@@ -47,7 +47,7 @@
 /* The WAL writer may be writing, but not if this many waits show no progress. */
 #define MAX_WAITS_IN_VAIN	2
 
-static bool writer_is_behind(XLogRecPtr written);
+static bool wal_writer_is_behind(XLogRecPtr written);
 
 /*
  * wal_keep_pace
@@ -75,7 +75,7 @@ wal_keep_pace(void)
 
 	written = GetXLogWriteRecPtr();
 	for (int i = 0; i < MAX_WAITS && waits_in_vain < MAX_WAITS_IN_VAIN &&
-		 writer_is_behind(written); i++)
+		 wal_writer_is_behind(written); i++)
 	{
 		XLogRecPtr	written_before = written;
 
@@ -88,9 +88,9 @@ wal_keep_pace(void)
 	}
 }
 
-/* writer_is_behind -- would we do well to wait for the WAL writer? */
+/* wal_writer_is_behind -- would we do well to wait for the WAL writer? */
 static bool
-writer_is_behind(XLogRecPtr written)
+wal_writer_is_behind(XLogRecPtr written)
 {
 	uint64		buffers = (uint64) XLOGbuffers * XLOG_BLCKSZ;
 

@@ -128,6 +128,7 @@ index_copy_build(const IndexCopy *copy)
 {
 	bool		is_built;
 	int64		audited_pages;
+
 	Assert(ActiveSnapshotSet());
 	Assert(OidIsValid(copy->table) && OidIsValid(copy->copy));
 	Assert(CheckRelationOidLockedByMe(copy->table, ShareUpdateExclusiveLock, true));

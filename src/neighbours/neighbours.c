@@ -5,34 +5,8 @@
  *	  how long they have to wait.
  *
  * The leader of a VACUUM looks ten times a second, in one pass over the array of
- * processes.  Those of VACUUMs don't count, nor do auxiliary processes of the server, nor
- * walsenders, as their work is VACUUM's WAL.
- *
- * How many are at work
- * --------------------
- * A team that occupies all cores makes other sessions wait for one, and is not much
- * faster for it.  So it leaves others as many cores as they want; the leader itself
- * always goes on (neighbours_law).  A session in a transaction that doesn't wait wants
- * a core.  One that waits for a file wants a core in a moment, and where files are slow
- * it is the disk that a team would occupy.  A look is of a moment, so what counts is
- * the middle one of three in succession, on average (neighbours_note): no single look
- * makes a worker rest.  Before the first table the leader looks three times, a few ms
- * apart (neighbours_begin).
- *
- * How long they wait
- * ------------------
- * Linux counts for each process how long it ran, and how long it was ready to run and
- * had no core.  That includes the time before a session begins with a statement that
- * has come for it, which its own clocks don't show.  For a file, for a lock on a page, and
- * for another lock of the server's a session mostly waits for less than a millisecond.  So
- * with the latency target auto the leader glances at that in between: who waits is taken to
- * have waited since the last glance.  At most MOST_FILES_A_LOOK processes are read at a
- * time, in turn.  The kernel may not tell: then this process itself, which is here, seems
- * not to have run since the last look.  In that case the sessions at work are taken to
- * have run since then.
- *
- * All this reads words of other processes without locks; what it is about changes all
- * the time anyway.
+ * processes, and reads from /proc how long each ran and waited for a core.  README.md
+ * says what is made of that.
  *
  * Portions Copyright (c) 2026, the pg_cyclone developers
  *
@@ -98,11 +72,11 @@ static uint64 glanced = 0;		/* ns that others have waited, by glances
 								 * since the last look */
 static uint64 steady_since = 0; /* there was no gap between looks */
 
-static void look(uint64 now, bool reads_times, NeighboursTimes *times);
-static void glance_if_due(uint64 now);
-static bool is_other(int number);
-static bool read_others(uint64 now, NeighboursTimes *times);
-static bool read_process(int number, uint64 now, uint64 *ran, uint64 *waited);
+static void neighbours_look_around(uint64 now, bool reads_times, NeighboursTimes *times);
+static void neighbours_glance_if_due(uint64 now);
+static bool neighbours_is_other(int number);
+static bool neighbours_read_others(uint64 now, NeighboursTimes *times);
+static bool neighbours_read_process(int number, uint64 now, uint64 *ran, uint64 *waited);
 static int	neighbours_cores(void);
 
 /* neighbours_law -- see neighbours.h. */
@@ -170,12 +144,12 @@ neighbours_begin(void)
 	static uint32 event = 0;
 	NeighboursTimes times;
 
-	look(now_ns(), false, &times);
+	neighbours_look_around(now_ns(), false, &times);
 	/* not for longer, even if this process itself finds no core for a second */
 	for (int i = 1; i < NEIGHBOURS_LOOKS && seen.looks < NEIGHBOURS_LOOKS; i++)
 	{
 		own_wait_sleep(own_wait_event(&event, "CycloneFirstLooks"), MS_BETWEEN_FIRST_LOOKS);
-		look(now_ns(), false, &times);
+		neighbours_look_around(now_ns(), false, &times);
 	}
 }
 
@@ -184,10 +158,10 @@ bool
 neighbours_look(uint64 now, bool reads_times, NeighboursTimes *times)
 {
 	if (reads_times)
-		glance_if_due(now);
+		neighbours_glance_if_due(now);
 	if (now < last_look + NEIGHBOURS_LOOK_NS)
 		return false;
-	look(now, reads_times, times);
+	neighbours_look_around(now, reads_times, times);
 	return true;
 }
 
@@ -198,9 +172,9 @@ neighbours_room(void)
 	return neighbours_law(seen.average, neighbours_cores());
 }
 
-/* look -- look around. */
+/* neighbours_look_around -- look around. */
 static void
-look(uint64 now, bool reads_times, NeighboursTimes *times)
+neighbours_look_around(uint64 now, bool reads_times, NeighboursTimes *times)
 {
 	uint64		passed = now - last_look;
 	int			at_work = 0;
@@ -213,7 +187,7 @@ look(uint64 now, bool reads_times, NeighboursTimes *times)
 		const PGPROC *proc = GetPGProcByNumber(i);
 		uint32		wait_class = proc->wait_event_info & WAIT_CLASS_MASK;
 
-		if (proc->vxid.lxid == InvalidLocalTransactionId || !is_other(i))
+		if (proc->vxid.lxid == InvalidLocalTransactionId || !neighbours_is_other(i))
 			continue;
 		if (proc->wait_event_info == 0 || wait_class == PG_WAIT_IO)
 			at_work++;
@@ -230,7 +204,7 @@ look(uint64 now, bool reads_times, NeighboursTimes *times)
 	glanced = 0;
 	if (!reads_times)
 		last_glance = now;
-	if (reads_times && !read_others(now, times))
+	if (reads_times && !neighbours_read_others(now, times))
 	{
 		/* of the first time nothing is known yet, if the kernel tells */
 		is_first = is_first && processes[MyProcNumber].pid == MyProcPid;
@@ -241,15 +215,9 @@ look(uint64 now, bool reads_times, NeighboursTimes *times)
 		memset(times, 0, sizeof(*times));
 }
 
-/*
- * glance_if_due
- *		Who waits now for what VACUUM uses has waited since the last glance.
- *
- * With a glance a tenth of a second, chance moved what is known of such waits by twice as
- * much as the load itself did (bench/research-log.md, Latency).
- */
+/* neighbours_glance_if_due -- who waits now for what VACUUM uses has waited since the last glance. */
 static void
-glance_if_due(uint64 now)
+neighbours_glance_if_due(uint64 now)
 {
 	uint64		passed = now - last_glance;
 
@@ -263,18 +231,18 @@ glance_if_due(uint64 now)
 		bool		waits = wait_class == PG_WAIT_IO || wait_class == PG_WAIT_LWLOCK ||
 			wait_class == COMPAT_WAIT_BUFFER;
 
-		if (waits && proc->vxid.lxid != InvalidLocalTransactionId && is_other(i))
+		if (waits && proc->vxid.lxid != InvalidLocalTransactionId && neighbours_is_other(i))
 			glanced += passed;
 	}
 }
 
 /*
- * is_other
+ * neighbours_is_other
  *		Is there a process in this place that belongs to no VACUUM, and sends nobody the WAL
  *		that VACUUM writes?
  */
 static bool
-is_other(int number)
+neighbours_is_other(int number)
 {
 	const PGPROC *proc = GetPGProcByNumber(number);
 	int			pid = proc->pid;
@@ -290,9 +258,9 @@ is_other(int number)
 	return true;
 }
 
-/* read_others -- add what the kernel says of them, if it does. */
+/* neighbours_read_others -- add what the kernel says of them, if it does. */
 static bool
-read_others(uint64 now, NeighboursTimes *times)
+neighbours_read_others(uint64 now, NeighboursTimes *times)
 {
 	uint64		ran,
 				waited;
@@ -301,7 +269,7 @@ read_others(uint64 now, NeighboursTimes *times)
 	bool		is_known = false;
 
 	Assert(next_process >= 0 && next_process < MaxBackends);
-	if (!read_process(MyProcNumber, now, &ran, &waited) || ran == 0)
+	if (!neighbours_read_process(MyProcNumber, now, &ran, &waited) || ran == 0)
 		return false;
 	for (int i = 0; i < MaxBackends && nread < MOST_FILES_A_LOOK; i++)
 	{
@@ -310,13 +278,13 @@ read_others(uint64 now, NeighboursTimes *times)
 		next_process = (next_process + 1) % MaxBackends;
 		if (number == MyProcNumber)
 			continue;
-		if (!is_other(number))
+		if (!neighbours_is_other(number))
 		{
 			processes[number].pid = 0;
 			continue;
 		}
 		nread++;
-		if (read_process(number, now, &ran, &waited))
+		if (neighbours_read_process(number, now, &ran, &waited))
 		{
 			is_known = true;
 			times->ran += ran;
@@ -333,12 +301,12 @@ read_others(uint64 now, NeighboursTimes *times)
 }
 
 /*
- * read_process
+ * neighbours_read_process
  *		How long it ran and waited for a core, in ns, since it was read last, if that was
  *		not before a gap.  With many processes it is some looks ago.
  */
 static bool
-read_process(int number, uint64 now, uint64 *ran, uint64 *waited)
+neighbours_read_process(int number, uint64 now, uint64 *ran, uint64 *waited)
 {
 	Process    *process = &processes[number];
 	Process		before = *process;
@@ -396,18 +364,11 @@ neighbours_cores(void)
 	return DEBUG_LIMIT(cores, number);
 }
 
-/* neighbours_shmem_size -- a word for each process. */
-static Size
-neighbours_shmem_size(void)
-{
-	return mul_size(sizeof(pg_atomic_uint32), MaxBackends);
-}
-
 /* neighbours_shmem_request -- how much shared memory all of this needs. */
 void
 neighbours_shmem_request(void)
 {
-	RequestAddinShmemSpace(neighbours_shmem_size());
+	RequestAddinShmemSpace(mul_size(sizeof(pg_atomic_uint32), MaxBackends));
 }
 
 /* neighbours_shmem_init -- find it, or make it. */
@@ -416,7 +377,7 @@ neighbours_shmem_init(void)
 {
 	bool		found;
 
-	takes_part = ShmemInitStruct("pg_cyclone processes", neighbours_shmem_size(), &found);
+	takes_part = ShmemInitStruct("pg_cyclone processes", mul_size(sizeof(pg_atomic_uint32), MaxBackends), &found);
 	for (int i = 0; !found && i < MaxBackends; i++)
 		pg_atomic_init_u32(&takes_part[i], 0);
 }

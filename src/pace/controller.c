@@ -131,7 +131,7 @@ law_is_alone(Controller *controller, const ControllerInput *input)
  *		Is VACUUM at rest, to learn how fast others are without it?
  *
  * The effect of what VACUUM did lasts for a moment, so the first step of a rest doesn't
- * count.  Intervals are uneven, by the golden ratio, or rests would always meet the same
+ * count.  Intervals are uneven, by the golden ratio, or rests would always meet one
  * part of a load that comes as often as they do.
  */
 static bool

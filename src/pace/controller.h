@@ -21,7 +21,8 @@ typedef struct ControllerInput
 	double		awake;			/* processes of VACUUMs, on average */
 	double		looked;			/* seconds for which the following is known */
 	double		others_ran;		/* seconds of other sessions on a core */
-	double		others_waited;	/* seconds for which they waited for what VACUUM uses */
+	double		others_waited;	/* seconds for which they waited for what
+								 * VACUUM uses */
 	bool		cores_are_unknown;	/* waits for a core are in others_ran */
 } ControllerInput;
 
@@ -31,7 +32,8 @@ typedef enum ControllerLimit
 	LIMIT_NOTHING,				/* all that the machine gives */
 	LIMIT_LATENCY,
 	LIMIT_LEARNING,				/* how fast others are without it */
-	LIMIT_FLOOR,				/* others wait, although it is at its slowest pace */
+	LIMIT_FLOOR,				/* others wait, although it is at its slowest
+								 * pace */
 } ControllerLimit;
 
 typedef struct Controller

@@ -39,11 +39,11 @@
 static PaceSummary summary;
 static GuardTimes held_before;
 
-static double slept_seconds(void);
-static void add_to_summary(void);
-static void pay(uint64 now);
-static void nap(uint64 until);
-static void look_and_tick(uint64 now);
+static double pace_slept_seconds(void);
+static void pace_add_to_summary(void);
+static void pace_pay(uint64 now);
+static void pace_nap(uint64 until);
+static void pace_look_and_tick(uint64 now);
 
 /* pace_is_worker -- does this process keep to the budget of another one's VACUUM? */
 bool
@@ -115,7 +115,7 @@ pace_leave(void)
 	/* after an error in there */
 	pace_show_reloads();
 	if (pace_is_leader())
-		add_to_summary();
+		pace_add_to_summary();
 	process_take_target(false);
 	my_pace.in_server_code = my_pace.with_server = false;
 	if (pace_is_leader())
@@ -149,9 +149,9 @@ pace_leave_as_builder(void)
 	neighbours_leave();
 }
 
-/* slept_seconds -- how long processes have slept for the budgets of this table, in all. */
+/* pace_slept_seconds -- how long processes have slept for the budgets of this table, in all. */
 static double
-slept_seconds(void)
+pace_slept_seconds(void)
 {
 	Assert(my_pace.shared != NULL);
 	return (double) pg_atomic_read_u64(&my_pace.shared->cost.slept) / NS_PER_S;
@@ -161,7 +161,7 @@ slept_seconds(void)
 void
 pace_report(TableResult *result)
 {
-	result->slept_seconds = slept_seconds();
+	result->slept_seconds = pace_slept_seconds();
 	/* a reload may have ended that */
 	result->was_paced = VacuumCostActive || result->slept_seconds > 0;
 	result->has_latency_target = my_pace.has_target;
@@ -183,12 +183,12 @@ pace_summary(void)
 	return &summary;
 }
 
-/* add_to_summary -- the leader is about to leave a table. */
+/* pace_add_to_summary -- the leader is about to leave a table. */
 static void
-add_to_summary(void)
+pace_add_to_summary(void)
 {
 	summary.is_known = true;
-	summary.slept_seconds += slept_seconds();
+	summary.slept_seconds += pace_slept_seconds();
 }
 
 /* pace_give_up -- this process keeps to no budget any more: the failsafe is on. */
@@ -235,28 +235,28 @@ delay_point(void)
 		uint64		now = now_ns();
 
 		if (now >= my_pace.awake_since + my_pace.slice)
-			pay(now);
+			pace_pay(now);
 	}
 }
 
-/* pay -- account for what this process has used, and sleep until that is paid for. */
+/* pace_pay -- account for what this process has used, and sleep until that is paid for. */
 static void
-pay(uint64 now)
+pace_pay(uint64 now)
 {
 	uint64		until;
 
 	Assert(VacuumCostActive && my_pace.shared != NULL);
 	VacuumCostBalance = 0;
 	pace_rebalance();
-	look_and_tick(now);
+	pace_look_and_tick(now);
 	until = process_pay(now);
 	if (until >= now + LEAST_NAP_NS)
-		nap(until);
+		pace_nap(until);
 }
 
-/* look_and_tick -- do what is due a few times a second. */
+/* pace_look_and_tick -- do what is due a few times a second. */
 static void
-look_and_tick(uint64 now)
+pace_look_and_tick(uint64 now)
 {
 	pace_look_around(now);
 	pace_tick_if_due(now);
@@ -264,9 +264,9 @@ look_and_tick(uint64 now)
 		process_take_budget();
 }
 
-/* nap -- sleep until this time, or until settings or budget change. The rest is paid later. */
+/* pace_nap -- sleep until this time, or until settings or budget change. The rest is paid later. */
 static void
-nap(uint64 until)
+pace_nap(uint64 until)
 {
 	uint64		now = now_ns();
 	uint32		version = my_pace.version;
@@ -289,7 +289,7 @@ nap(uint64 until)
 		pg_atomic_fetch_add_u64(&my_pace.shared->cost.slept, now - start);
 		compat_report_delay(now - start);
 		pace_reload_if_due();
-		look_and_tick(now);
+		pace_look_and_tick(now);
 	}
 }
 

@@ -47,11 +47,11 @@
 
 static volatile sig_atomic_t reload_was_hidden = false;
 
-static void adapt_settings(PaceSettings *settings);
-static void change_target(void);
-static void let_go(void);
-static void note_hidden_reload(SIGNAL_ARGS);
-static void clear_at_exit(void);
+static void command_adapt_settings(PaceSettings *settings);
+static void command_change_target(void);
+static void command_let_go(void);
+static void command_note_hidden_reload(SIGNAL_ARGS);
+static void command_clear_at_exit(void);
 
 /*
  * pace_begin_command
@@ -72,8 +72,8 @@ pace_begin_command(const bool *latency_target)
 	pace_settings_save(&pace_command.parameters);
 	pace_settings_current(&pace_command.settings_at_start);
 	pace_command.settings = pace_command.settings_at_start;
-	adapt_settings(&pace_command.settings);
-	change_target();
+	command_adapt_settings(&pace_command.settings);
+	command_change_target();
 	guards_begin_command(pace_reload_if_due);
 }
 
@@ -86,7 +86,7 @@ pace_end_command(void)
 	pace_show_reloads();
 	pace_command.is_running = false;
 	pace_command.launch = NULL;
-	let_go();
+	command_let_go();
 	my_pace.in_server_code = my_pace.with_server = false;
 	my_pace.at_work = false;
 	my_pace.shared = NULL;
@@ -111,8 +111,8 @@ pace_hurry(void)
 	Assert(pace_command.is_running);
 	pace_command.in_a_hurry = true;
 	guards_hurry();
-	adapt_settings(&pace_command.settings);
-	change_target();
+	command_adapt_settings(&pace_command.settings);
+	command_change_target();
 }
 
 /*
@@ -174,9 +174,9 @@ pace_reload(void)
 	pace_command.reload_owed = true;
 	pace_command.settings = pace_command.settings_at_start;
 	pace_settings_reread(&pace_command.settings);
-	adapt_settings(&pace_command.settings);
+	command_adapt_settings(&pace_command.settings);
 
-	change_target();
+	command_change_target();
 
 	/* between two tables, or while indexes are built, there are no workers */
 	if (my_pace.shared == NULL)
@@ -206,9 +206,9 @@ pace_rebalance(void)
 	process_take_budget();
 }
 
-/* adapt_settings -- let the command's options override the settings. */
+/* command_adapt_settings -- let the command's options override the settings. */
 static void
-adapt_settings(PaceSettings *settings)
+command_adapt_settings(PaceSettings *settings)
 {
 	if (pace_command.has_option)
 		settings->has_target = pace_command.option;
@@ -219,9 +219,9 @@ adapt_settings(PaceSettings *settings)
 	}
 }
 
-/* change_target -- the leader joins the target if its settings have it now, or leaves it. */
+/* command_change_target -- the leader joins the target if its settings have it now, or leaves it. */
 static void
-change_target(void)
+command_change_target(void)
 {
 	if (pace_command.settings.has_target == pace_command.has_joined)
 		return;
@@ -232,9 +232,9 @@ change_target(void)
 		target_leave();
 }
 
-/* let_go -- this process has no target any more, watches nobody, and leaves no row behind. */
+/* command_let_go -- this process has no target any more, watches nobody, and leaves no row behind. */
 static void
-let_go(void)
+command_let_go(void)
 {
 	process_take_target(false);
 	if (pace_command.has_joined)
@@ -251,7 +251,7 @@ pace_hide_reloads(void)
 {
 	if (!pace_is_leader() || !AmAutoVacuumWorkerProcess())
 		return;
-	pqsignal(SIGHUP, note_hidden_reload);
+	pqsignal(SIGHUP, command_note_hidden_reload);
 	if (ConfigReloadPending)
 		pace_reload();
 }
@@ -268,9 +268,9 @@ pace_show_reloads(void)
 	reload_was_hidden = false;
 }
 
-/* note_hidden_reload -- the signal handler while reloads are hidden. */
+/* command_note_hidden_reload -- the signal handler while reloads are hidden. */
 static void
-note_hidden_reload(SIGNAL_ARGS)
+command_note_hidden_reload(SIGNAL_ARGS)
 {
 	reload_was_hidden = true;
 	SetLatch(MyLatch);
@@ -280,16 +280,16 @@ note_hidden_reload(SIGNAL_ARGS)
 void
 pace_prepare_process(void)
 {
-	at_exit(clear_at_exit);
+	at_exit(command_clear_at_exit);
 }
 
 /*
- * clear_at_exit
+ * command_clear_at_exit
  *		A process that dies lets go.  A worker doesn't count as being at work, or in the
  *		server's code.
  */
 static void
-clear_at_exit(void)
+command_clear_at_exit(void)
 {
 	if (my_pace.shared != NULL && !pace_is_leader())
 	{
@@ -299,5 +299,5 @@ clear_at_exit(void)
 			pace_end_work();
 		parking_leave(&my_pace.shared->parking);
 	}
-	let_go();
+	command_let_go();
 }

@@ -167,7 +167,7 @@ settings_rate(const PaceSettings *settings)
 typedef struct TargetState
 {
 	double		budget;			/* processes; INFINITY: no bound */
-	double		unrested;		/* the same, but for rests and bad moments */
+	double		unrested;		/* budget without rests and bad moments */
 	ControllerLimit limit;
 	int			vacuums;		/* that share it */
 } TargetState;

@@ -39,9 +39,9 @@ PaceCommand pace_command;
 
 static int64 pages_written = 0; /* by this process, past shared buffers */
 
-static uint64 pay_own_clock(uint64 now, double most);
-static uint64 pay_from(Budget *budget, uint64 now, double price, double most, uint64 latest);
-static double cost_so_far(void);
+static uint64 process_pay_own_clock(uint64 now, double most);
+static uint64 process_pay_from(Budget *budget, uint64 now, double price, double most, uint64 latest);
+static double process_cost_so_far(void);
 
 /* process_publish -- the leader tells its workers which settings are in force. */
 void
@@ -90,7 +90,7 @@ process_take_budget(void)
 	PaceShared *shared = my_pace.shared;
 	PaceSettings *settings = &my_pace.settings;
 	bool		was_active = VacuumCostActive;
-	double		due = cost_so_far() - my_pace.accounted;
+	double		due = process_cost_so_far() - my_pace.accounted;
 	TargetState target;
 
 	my_pace.version = pg_atomic_read_u32(&shared->version);
@@ -98,7 +98,7 @@ process_take_budget(void)
 	*settings = shared->settings;
 	my_pace.least = shared->least;
 	SpinLockRelease(&shared->mutex);
-	my_pace.accounted = (int64) (cost_so_far() - due);
+	my_pace.accounted = (int64) (process_cost_so_far() - due);
 	VacuumCostPageHit = settings->page_hit;
 	VacuumCostPageMiss = settings->page_miss;
 	VacuumCostPageDirty = settings->page_dirty;
@@ -155,7 +155,7 @@ uint64
 process_pay(uint64 now)
 {
 	PaceShared *shared = my_pace.shared;
-	int64		cost_now = (int64) cost_so_far();
+	int64		cost_now = (int64) process_cost_so_far();
 	int64		cost = cost_now - my_pace.accounted;
 
 	/* longer than that it has waited, for a lock perhaps, and used nothing */
@@ -166,7 +166,7 @@ process_pay(uint64 now)
 
 	/* as much as it is needed */
 	double		most = my_pace.least > LEAST_BUDGET ? price / my_pace.least : INFINITY;
-	uint64		latest = isinf(most) ? PG_UINT64_MAX : pay_own_clock(now, most);
+	uint64		latest = isinf(most) ? PG_UINT64_MAX : process_pay_own_clock(now, most);
 
 	Assert(cost >= 0);
 	my_pace.accounted = cost_now;
@@ -183,20 +183,20 @@ process_pay(uint64 now)
 		int			with_server = pg_atomic_read_u32(&shared->with_server);
 		double		share = with_server == 0 ? 1 : (double) at_work / Max(at_work - with_server, 1);
 
-		until = pay_from(&shared->cost, now,
-						 Min(cost, (double) my_pace.settings.cost_limit * GREATEST_OVERRUN) * NS_PER_S / my_pace.rate * share,
-						 most, latest);
+		until = process_pay_from(&shared->cost, now,
+								 Min(cost, (double) my_pace.settings.cost_limit * GREATEST_OVERRUN) * NS_PER_S / my_pace.rate * share,
+								 most, latest);
 	}
 	if (!isinf(my_pace.budget))
-		until_by_target = pay_from(target_time(), now, price / my_pace.budget, most, latest);
+		until_by_target = process_pay_from(target_time(), now, price / my_pace.budget, most, latest);
 	if (pg_atomic_read_u32(&shared->by_target) != (until_by_target > until))
 		pg_atomic_write_u32(&shared->by_target, until_by_target > until);
 	return Max(until, until_by_target);
 }
 
-/* pay_own_clock -- it may be ignored for long, so no more is owed than a slice for each process. */
+/* process_pay_own_clock -- it may be ignored for long, so no more is owed than a slice for each process. */
 static uint64
-pay_own_clock(uint64 now, double most)
+process_pay_own_clock(uint64 now, double most)
 {
 	pg_atomic_uint64 *paid_until = &my_pace.shared->time.paid_until;
 	uint32		at_work = pg_atomic_read_u32(&my_pace.shared->cost.at_work);
@@ -208,9 +208,9 @@ pay_own_clock(uint64 now, double most)
 	return clock_pay(paid_until, now, most);
 }
 
-/* pay_from -- until when to sleep for a budget; a vacuum that needs more doesn't use it, but its own clock. */
+/* process_pay_from -- until when to sleep for a budget; a vacuum that needs more doesn't use it, but its own clock. */
 static uint64
-pay_from(Budget *budget, uint64 now, double price, double most, uint64 latest)
+process_pay_from(Budget *budget, uint64 now, double price, double most, uint64 latest)
 {
 	Assert(price >= 0);
 	if (price < most)
@@ -226,18 +226,18 @@ pay_from(Budget *budget, uint64 now, double price, double most, uint64 latest)
 void
 process_reset(uint64 now)
 {
-	my_pace.accounted = (int64) cost_so_far();
+	my_pace.accounted = (int64) process_cost_so_far();
 	my_pace.awake_since = now;
 	VacuumCostBalance = 0;
 }
 
 /*
- * cost_so_far
+ * process_cost_so_far
  *		What this process has cost so far, by the settings, as the server's cost balance
  *		would have it.
  */
 static double
-cost_so_far(void)
+process_cost_so_far(void)
 {
 	const BufferUsage *usage = &pgBufferUsage;
 	const PaceSettings *settings = &my_pace.settings;

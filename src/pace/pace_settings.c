@@ -45,8 +45,8 @@ static int *const costs[PACE_COSTS] = {
 	&VacuumCostLimit, &VacuumCostPageHit, &VacuumCostPageMiss, &VacuumCostPageDirty, &autovacuum_vac_cost_limit
 };
 
-static void reread_autovacuum(ConfigVariable *files, PaceSettings *settings);
-static void reread_target(const char *name, ConfigVariable *files, bool *has_target);
+static void settings_reread_autovacuum(ConfigVariable *files, PaceSettings *settings);
+static void settings_reread_target(const char *name, ConfigVariable *files, bool *has_target);
 
 /*
  * pace_settings_init
@@ -167,12 +167,12 @@ pace_settings_reread(PaceSettings *settings)
 		return;
 
 	if (AmAutoVacuumWorkerProcess())
-		reread_autovacuum(files, settings);
+		settings_reread_autovacuum(files, settings);
 	else
 	{
 		config_files_real("vacuum_cost_delay", files, &settings->cost_delay);
 		config_files_int("vacuum_cost_limit", files, &settings->cost_limit);
-		reread_target("cyclone.latency_target", files, &settings->has_target);
+		settings_reread_target("cyclone.latency_target", files, &settings->has_target);
 	}
 	config_files_int("vacuum_cost_page_hit", files, &settings->page_hit);
 	config_files_int("vacuum_cost_page_miss", files, &settings->page_miss);
@@ -182,7 +182,7 @@ pace_settings_reread(PaceSettings *settings)
 }
 
 /*
- * reread_autovacuum
+ * settings_reread_autovacuum
  *		Reread the settings of an autovacuum worker.
  *
  * Which of them count depends on the table's options, which only the server knows.
@@ -190,7 +190,7 @@ pace_settings_reread(PaceSettings *settings)
  * the server's knowledge: see pace_settings_save.
  */
 static void
-reread_autovacuum(ConfigVariable *files, PaceSettings *settings)
+settings_reread_autovacuum(ConfigVariable *files, PaceSettings *settings)
 {
 	config_files_real("vacuum_cost_delay", files, &VacuumCostDelay);
 	config_files_int("vacuum_cost_limit", files, &VacuumCostLimit);
@@ -200,14 +200,14 @@ reread_autovacuum(ConfigVariable *files, PaceSettings *settings)
 	settings->cost_delay = vacuum_cost_delay;
 	settings->cost_limit = vacuum_cost_limit;
 
-	reread_target("cyclone.autovacuum_latency_target", files, &settings->has_target);
+	settings_reread_target("cyclone.autovacuum_latency_target", files, &settings->has_target);
 	if (settings->has_target)
 		settings->cost_delay = 0;
 }
 
-/* reread_target -- reread the latency target; the default is none. */
+/* settings_reread_target -- reread the latency target; the default is none. */
 static void
-reread_target(const char *name, ConfigVariable *files, bool *has_target)
+settings_reread_target(const char *name, ConfigVariable *files, bool *has_target)
 {
 	const char *text = config_files_text(name, files);
 

@@ -23,8 +23,8 @@
 
 #include "pace/pace_private.h"
 
-static void make_room(void);
-static void count_at_work(int more);
+static void pace_make_room(void);
+static void pace_count_at_work(int more);
 
 /*
  * pace_allow_workers
@@ -46,7 +46,7 @@ pace_allow_workers(int most, bool asked_for, void (*launch) (void *), void *argu
 	if (!asked_for)
 	{
 		neighbours_begin();
-		make_room();
+		pace_make_room();
 	}
 	pace_allow_workers_again(launch, argument);
 }
@@ -58,7 +58,7 @@ pace_withhold_workers(void)
 	pace_command.launch = NULL;
 }
 
-/* pace_allow_workers_again -- as pace_allow_workers, for the same team. */
+/* pace_allow_workers_again -- as pace_allow_workers, for a team whose workers were withheld. */
 void
 pace_allow_workers_again(void (*launch) (void *), void *argument)
 {
@@ -112,7 +112,7 @@ void
 pace_begin_work(void)
 {
 	Assert(!my_pace.at_work);
-	count_at_work(1);
+	pace_count_at_work(1);
 	my_pace.at_work = true;
 	process_reset(now_ns());
 }
@@ -122,13 +122,13 @@ void
 pace_end_work(void)
 {
 	Assert(my_pace.at_work);
-	count_at_work(-1);
+	pace_count_at_work(-1);
 	my_pace.at_work = false;
 }
 
-/* count_at_work -- add to the processes at work, for both budgets. */
+/* pace_count_at_work -- add to the processes at work, for both budgets. */
 static void
-count_at_work(int more)
+pace_count_at_work(int more)
 {
 	Assert(my_pace.shared != NULL);
 	pg_atomic_fetch_add_u32(&my_pace.shared->cost.at_work, more);
@@ -152,14 +152,14 @@ pace_look_around(uint64 now)
 		!neighbours_look(now, my_pace.has_target, &times))
 		return;
 	if (makes_room)
-		make_room();
+		pace_make_room();
 	if (my_pace.has_target)
 		target_note_others(&times);
 }
 
-/* make_room -- let the team be as large as others leave cores for. */
+/* pace_make_room -- let the team be as large as others leave cores for. */
 static void
-make_room(void)
+pace_make_room(void)
 {
 	Parking    *parking = &my_pace.shared->parking;
 	bool		takes_all = pace_command.in_a_hurry || VacuumFailsafeActive ||

@@ -51,7 +51,8 @@ typedef struct PaceRow
 	double		budget;
 	double		rate;
 	double		asleep;
-	int			shared_by;		/* how many VACUUMs have the target; 0: there is none */
+	int			shared_by;		/* how many VACUUMs have the target; 0: there
+								 * is none */
 	int			limited_by;
 } PaceRow;
 
@@ -66,7 +67,7 @@ static PaceSlot *slots = NULL;	/* MaxBackends of them, by leader */
 
 PG_FUNCTION_INFO_V1(pg_cyclone_pace);
 
-static int	find_limit(const TargetState *target, bool by_target);
+static int	view_find_limit(const TargetState *target, bool by_target);
 
 /* view_begin_row -- the leader's VACUUM of a table has a row from now on. */
 void
@@ -110,7 +111,7 @@ view_show(PaceShared *shared, double cost, double awake, double asleep)
 
 	Assert(shared->leader >= 0 && shared->leader < MaxBackends);
 	target_state(my_pace.has_target, &target);
-	limit = find_limit(&target, by_target);
+	limit = view_find_limit(&target, by_target);
 	budget = by_target ? Max(target.budget, my_pace.least > LEAST_BUDGET ? my_pace.least : 0) : my_pace.rate;
 	SpinLockAcquire(&slot->mutex);
 	slot->row.budget = isinf(budget) ? NAN : budget;
@@ -121,9 +122,9 @@ view_show(PaceShared *shared, double cost, double awake, double asleep)
 	SpinLockRelease(&slot->mutex);
 }
 
-/* find_limit -- what keeps the vacuum from going faster? */
+/* view_find_limit -- what keeps the vacuum from going faster? */
 static int
-find_limit(const TargetState *target, bool by_target)
+view_find_limit(const TargetState *target, bool by_target)
 {
 	Assert(my_pace.shared != NULL);
 	if (pg_atomic_read_u32(&my_pace.shared->failsafe))

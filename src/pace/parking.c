@@ -4,25 +4,17 @@
  *	  A team no larger than its budget feeds: workers that are parked.
  *
  * Processes that a budget can't keep busy do harm: they wake up, take a core from a
- * session in the midst of a statement, do little, and sleep again.  So under a budget,
- * or a latency target, workers need a place to work, and there are as many places as
- * the budget feeds: none until the leader is busy nearly all the time, then one, and so
- * on, and back (parking_law).  The time counts that the processes at work sleep for the
- * budget, so a process that waits for a disk or a lock is busy, and others help it.
- * With a budget or without, there are no more places than others leave cores for
- * (neighbours.c).
+ * session in the midst of a statement, do little, and sleep again.  So under a budget
+ * workers need a place to work, and there are as many places as the budget feeds
+ * (parking_law), and no more than others leave cores for (neighbours.c).  What the
+ * processes at work sleep for the budget counts, so one that waits for a disk is busy.
  *
- * A worker looks at this where it takes its next piece of work, when it holds
- * nothing that others wait for, and gives its place up if there are too many
- * (parking_give_place).  It ends its part of the phase, which ends without it,
- * and sleeps until it is woken by its latch (team.c).  A leader that has not
- * launched its workers yet does so when the first one is wanted (pace_team.c).
+ * A worker looks at this where it takes its next piece of work, and gives its place up if
+ * there are too many.  It ends its part of the phase, and sleeps until its latch is set.
  *
- * The process that raises the number of places wakes others, from a tick, at the latest
- * with the next one; no other process has to.  A worker that is to be parked says so in
- * shared memory before it looks for a place for the last time.  The process that raises
- * the number looks there afterwards, so no worker that is wanted sleeps on.  A worker
- * that dies gives up its place at its exit.
+ * Who raises the number of places wakes workers, at the latest with the next tick.  A
+ * worker that is to be parked says so in shared memory before it looks for a place for the
+ * last time; who raises the number looks there afterwards.  So none that is wanted sleeps on.
  *
  * Portions Copyright (c) 2026, the pg_cyclone developers
  *
@@ -50,9 +42,9 @@ static pg_atomic_uint32 *parked_for = NULL;
 /* Has this worker a place? */
 static bool has_place = false;
 
-static void wake(Parking *parking);
-static uint32 places(Parking *parking);
-static bool is_told_to_rest(void);
+static void parking_wake(Parking *parking);
+static uint32 parking_places(Parking *parking);
+static bool parking_is_told_to_rest(void);
 
 /*
  * parking_law
@@ -97,7 +89,7 @@ parking_set_bound(Parking *parking, bool is_bounded, double fed)
 	if (!is_bounded)
 	{
 		if (pg_atomic_exchange_u32(&parking->wanted, all) != all)
-			wake(parking);
+			parking_wake(parking);
 	}
 	else if (pg_atomic_read_u32(&parking->wanted) == all)
 		(void) pg_atomic_compare_exchange_u32(&parking->wanted, &all,
@@ -122,7 +114,7 @@ parking_adjust(Parking *parking, double asleep)
 	/* unless the bound has gone, or come, in this moment */
 	if (wanted != PARKING_ALL)
 		(void) pg_atomic_compare_exchange_u32(&parking->wanted, &wanted, better);
-	wake(parking);
+	parking_wake(parking);
 }
 
 /* parking_set_room -- other sessions leave cores for this many workers now. */
@@ -130,14 +122,14 @@ void
 parking_set_room(Parking *parking, uint32 workers)
 {
 	if (pg_atomic_exchange_u32(&parking->room, workers) < workers)
-		wake(parking);
+		parking_wake(parking);
 }
 
 /* parking_wants_workers -- is there a place for any? */
 bool
 parking_wants_workers(Parking *parking)
 {
-	return places(parking) > 0;
+	return parking_places(parking) > 0;
 }
 
 /* pace_has_place -- see pace.h. */
@@ -170,7 +162,7 @@ parking_take_place(Parking *parking, bool at_any_rate)
 	taken = pg_atomic_read_u32(&parking->taken);
 	do
 	{
-		if (!at_any_rate && taken >= places(parking))
+		if (!at_any_rate && taken >= parking_places(parking))
 			return false;
 	} while (!pg_atomic_compare_exchange_u32(&parking->taken, &taken, taken + 1));
 	pg_atomic_write_u32(place, 0);
@@ -193,7 +185,7 @@ parking_give_place(Parking *parking)
 	Assert(taken > 0);
 	do
 	{
-		if (taken <= places(parking) && !is_told_to_rest())
+		if (taken <= parking_places(parking) && !parking_is_told_to_rest())
 			return false;
 	} while (!pg_atomic_compare_exchange_u32(&parking->taken, &taken, taken - 1));
 	has_place = false;
@@ -210,14 +202,14 @@ parking_leave(Parking *parking)
 		Assert(pg_atomic_read_u32(&parking->taken) > 0);
 		pg_atomic_fetch_sub_u32(&parking->taken, 1);
 		/* another worker can have it */
-		wake(parking);
+		parking_wake(parking);
 	}
 	has_place = false;
 }
 
-/* places -- how many workers may be at work. */
+/* parking_places -- how many workers may be at work. */
 static uint32
-places(Parking *parking)
+parking_places(Parking *parking)
 {
 	uint32		wanted = pg_atomic_read_u32(&parking->wanted);
 	uint32		room = pg_atomic_read_u32(&parking->room);
@@ -225,9 +217,9 @@ places(Parking *parking)
 	return Min(wanted, room);
 }
 
-/* wake -- wake as many parked workers as there are places for. */
+/* parking_wake -- wake as many parked workers as there are places for. */
 static void
-wake(Parking *parking)
+parking_wake(Parking *parking)
 {
 	uint32		all,
 				taken,
@@ -235,7 +227,7 @@ wake(Parking *parking)
 
 	/* in this order: see the top */
 	pg_memory_barrier();
-	all = places(parking);
+	all = parking_places(parking);
 	taken = pg_atomic_read_u32(&parking->taken);
 	missing = all - Min(taken, all);
 	for (int i = 0; i < MaxBackends && missing > 0; i++)
@@ -246,9 +238,9 @@ wake(Parking *parking)
 		}
 }
 
-/* is_told_to_rest -- does a test want this worker to be parked, by chance? */
+/* parking_is_told_to_rest -- does a test want this worker to be parked, by chance? */
 static bool
-is_told_to_rest(void)
+parking_is_told_to_rest(void)
 {
 	int			one_in = DEBUG_LIMIT(parking, 0);
 

@@ -31,8 +31,8 @@
 /* The delay (ms) if a guard holds the process, after a page or so each time */
 #define WAITING_DELAY		((double) NS_A_TICK / NS_PER_MS)
 
-static void leave_it_to_server(void);
-static void have_server_sleep(double ms, int limit);
+static void server_code_leave_it_to_server(void);
+static void server_code_have_it_sleep(double ms, int limit);
 
 /* pace_begin_server_code -- this process is about to run a routine that calls the server's own delay point. */
 void
@@ -43,7 +43,7 @@ pace_begin_server_code(void)
 	my_pace.in_server_code = my_pace.with_server = true;
 	my_pace.calls = 0;
 	pg_atomic_fetch_add_u32(&my_pace.shared->with_server, 1);
-	leave_it_to_server();
+	server_code_leave_it_to_server();
 }
 
 /*
@@ -68,14 +68,14 @@ pace_in_server_code(void)
 		my_pace.with_server = false;
 		pg_atomic_fetch_sub_u32(&my_pace.shared->with_server, 1);
 		process_reset(now_ns());
-		have_server_sleep(0, ONCE);
+		server_code_have_it_sleep(0, ONCE);
 	}
 	pace_reload_if_due();
 	waits = guards_wait_in_server_code();
 	if (!VacuumFailsafeActive)
 		VacuumCostActive = waits || process_is_counted();
 	if (waits)
-		have_server_sleep(WAITING_DELAY, my_pace.settings.cost_limit);
+		server_code_have_it_sleep(WAITING_DELAY, my_pace.settings.cost_limit);
 	if (!VacuumCostActive || waits)
 		return;
 	if (process_budget_has_changed())
@@ -90,7 +90,7 @@ pace_in_server_code(void)
 		until = process_pay(now);
 		/* no latch wakes it in there: the rest is paid later */
 		until = Min(until, now + NS_A_TICK);
-		have_server_sleep(0, ONCE);
+		server_code_have_it_sleep(0, ONCE);
 		if (until < now + LEAST_NAP_NS)
 			return;
 		my_pace.awake_since = until;
@@ -98,7 +98,7 @@ pace_in_server_code(void)
 	}
 	/* a signal ends the server's sleep, and it sleeps for the rest */
 	if (now + LEAST_NAP_NS <= my_pace.awake_since && VacuumCostBalance < ONCE)
-		have_server_sleep((double) (my_pace.awake_since - now) / NS_PER_MS, ONCE);
+		server_code_have_it_sleep((double) (my_pace.awake_since - now) / NS_PER_MS, ONCE);
 }
 
 /* pace_end_server_code -- it has returned. */
@@ -117,14 +117,14 @@ pace_end_server_code(void)
 }
 
 /*
- * leave_it_to_server
+ * server_code_leave_it_to_server
  *		Have the server's delay point give this process its share of the tighter budget.
  *
  * The server sleeps by cost, so the time that a target's budget allows is converted by what
  * the cost of this vacuum has taken so far.
  */
 static void
-leave_it_to_server(void)
+server_code_leave_it_to_server(void)
 {
 	uint32		at_work = pg_atomic_read_u32(&my_pace.shared->cost.at_work);
 	double		cost = pg_atomic_read_u64(&my_pace.shared->cost.used);
@@ -146,7 +146,7 @@ leave_it_to_server(void)
 		ns = Min(ns, ns_a_cost * (Max(at_work, 1) / my_pace.least - 1));
 	if (ns <= 0)
 	{
-		have_server_sleep(0, ONCE);
+		server_code_have_it_sleep(0, ONCE);
 		return;
 	}
 
@@ -160,9 +160,9 @@ leave_it_to_server(void)
 	vacuum_cost_delay = vacuum_cost_limit * ns / NS_PER_MS;
 }
 
-/* have_server_sleep -- for this time, at the server's next delay point; and again at each such cost. */
+/* server_code_have_it_sleep -- for this time, at the server's next delay point; and again at each such cost. */
 static void
-have_server_sleep(double ms, int limit)
+server_code_have_it_sleep(double ms, int limit)
 {
 	Assert(ms >= 0 && limit > 0);
 	vacuum_cost_limit = limit;

@@ -195,15 +195,22 @@ test_what_a_look_sees(void)
 		CHECK_BETWEEN(cases[i].waited * 0.0999, times.waited / second, cases[i].waited * 0.1001);
 	}
 	max_wal_senders = 0;
+	tells = tells_of_others = true;
+}
 
-	/* what is no such file tells nothing, either */
+/* test_other_texts_tell_nothing -- of what the kernel has there. */
+static void
+test_other_texts_tell_nothing(void)
+{
 	tells = false;
-	tells_of_others = true;
 	for (int i = 0; i < 3; i++)
 	{
 		NeighboursTimes times;
 
-		tells_nothing = (const char *[]) {"", "12", "twelve 5 6\n"}[i];
+		tells_nothing = (const char *[])
+		{
+			"", "12", "twelve 5 6\n"
+		}[i];
 		unit_case("\"%s\"", tells_nothing);
 		now += NEIGHBOURS_LOOK_NS;
 		CHECK(neighbours_look(now, true, &times));
@@ -296,6 +303,7 @@ main(void)
 {
 	UNIT_RUN(test_many_sessions);
 	UNIT_RUN(test_what_a_look_sees);
+	UNIT_RUN(test_other_texts_tell_nothing);
 	UNIT_RUN(test_short_waits);
 	UNIT_RUN(test_cores_come_and_go);
 	return unit_end();
