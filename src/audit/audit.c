@@ -66,7 +66,7 @@ static void check_notes(TableVacuum *vacuum);
 void
 audit_begin(TableVacuum *vacuum)
 {
-	Assert(vacuum->audit_notes == NULL && vacuum->audit_tids == NULL);
+	Assert(vacuum->audit_notes == NULL && vacuum->index_audit == NULL);
 	Assert(TransactionIdIsNormal(vacuum->shared->cutoffs.OldestXmin));
 
 	vacuum->page_is_audited = false;

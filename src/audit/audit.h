@@ -66,6 +66,7 @@ extern void audit_age(TableVacuum *vacuum, const VacuumCounters *counters);
 extern void audit_before_prune(TableVacuum *vacuum, Buffer buffer, const PagePlan *plan);
 extern void audit_pruned(TableVacuum *vacuum, Buffer buffer, const PruneResult *result);
 extern void audit_unchanged(TableVacuum *vacuum, Buffer buffer, const OffsetNumber *dead, int ndead);
+extern void audit_skipped(TableVacuum *vacuum, BlockNumber start, BlockNumber end);
 extern void audit_map(TableVacuum *vacuum, Buffer buffer, Buffer vmbuffer);
 extern void audit_before_free(TableVacuum *vacuum, Buffer buffer, const DeadTidsPage *dead,
 							  uint8 bits, TransactionId newest_xmin, Page before);
@@ -74,6 +75,30 @@ extern void audit_freed(TableVacuum *vacuum, Buffer buffer, Buffer vmbuffer,
 
 /* audit_btree.c */
 extern int64 audit_new_btree(Relation index, Relation table, const char *command);
+
+/* audit_tids.c: the TIDs of an index page */
+#define AUDIT_MAX_TIDS	(BLCKSZ / sizeof(ItemPointerData))
+
+typedef struct AuditTids
+{
+	int			ntids;
+	ItemPointerData tids[AUDIT_MAX_TIDS];
+} AuditTids;
+
+extern bool audit_tids_are_known(Relation index);
+extern void audit_tids_read(AuditTids *tids, Relation index, Page page, BlockNumber blkno);
+
+/* audit_entries.c: rows of a table, or entries of an index */
+typedef struct EntrySums
+{
+	bool		is_known;
+	int64		count;
+	uint64		hashes;			/* of their TIDs, added up */
+	int64		deleted;		/* rows besides, that old snapshots may see */
+} EntrySums;
+
+extern int64 audit_entries_of(Relation index, Relation table, EntrySums *rows,
+							  const char *command);
 
 /*
  * audit_rows.c: are the values of two versions, with these columns, different?  If

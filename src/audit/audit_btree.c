@@ -1,12 +1,13 @@
 /*-------------------------------------------------------------------------
  *
  * audit_btree.c
- *	  The order of a btree that is new: see audit_report.c for what a failure does.
+ *	  The order of a btree that is new.
  *
  * On a sample of its pages each entry must come before the next one, and none behind
  * the page's high key, by the server's own comparison.  The row's place decides where
- * keys are equal.  Copies of pages are compared, so that no page is locked while
- * functions of the operator class run.
+ * keys are equal.  That is so where all keys are compared by functions that are built in,
+ * and ask no others, as those of arrays, rows and ranges do: no function of a user is
+ * called.  Copies of pages are compared.
  *
  * Nobody has inserted or deleted anything yet, so each page belongs to the tree: one
  * that was never written, or is deleted, is a fault as well.
@@ -18,10 +19,13 @@
 #include "postgres.h"
 
 #include "access/nbtree.h"
+#include "access/transam.h"
 #include "catalog/pg_am.h"
+#include "catalog/pg_type.h"
 #include "miscadmin.h"
 #include "storage/bufmgr.h"
 #include "storage/lmgr.h"
+#include "utils/lsyscache.h"
 #include "utils/memutils.h"
 
 #include "audit/audit.h"
@@ -36,6 +40,7 @@ typedef struct BtreeAudit
 	Relation	index;
 	const char *state;
 	const char *command;
+	bool		has_order;		/* that may be looked at */
 	BlockNumber blkno;
 	MemoryContext context;		/* for the page in hand: comparing leaves
 								 * things behind */
@@ -45,7 +50,9 @@ typedef struct BtreeAudit
 static void audit_block(BtreeAudit *audit, BufferAccessStrategy strategy);
 static void compare_page(BtreeAudit *audit);
 static bool comes_before(const BtreeAudit *audit, BTScanInsert key, OffsetNumber next);
-static void fail(const BtreeAudit *audit, OffsetNumber off, const char *engine, const char *found);
+static bool has_builtin_order(Relation index);
+static void fail_entry(const BtreeAudit *audit, OffsetNumber off, const char *engine,
+					   const char *found);
 
 /*
  * audit_new_btree
@@ -68,6 +75,7 @@ audit_new_btree(Relation index, Relation table, const char *command)
 	audit = palloc0_object(BtreeAudit);
 	audit->index = index;
 	audit->command = command;
+	audit->has_order = has_builtin_order(index);
 	audit->state = psprintf("new index of table \"%s\", %u blocks",
 							RelationGetRelationName(table), nblocks);
 	audit->context = AllocSetContextCreate(CurrentMemoryContext, "Audited page", ALLOCSET_DEFAULT_SIZES);
@@ -106,12 +114,25 @@ audit_block(BtreeAudit *audit, BufferAccessStrategy strategy)
 	memcpy(page, BufferGetPage(buffer), BLCKSZ);
 	UnlockReleaseBuffer(buffer);
 	if (PageIsNew(page) || P_IGNORE(BTPageGetOpaque(page)))
-		fail(audit, InvalidOffsetNumber, "the page is one of the tree's",
-			 PageIsNew(page) ? "it was never written" : "it is deleted");
+		fail_entry(audit, InvalidOffsetNumber, "the page is one of the tree's",
+				   PageIsNew(page) ? "it was never written" : "it is deleted");
+	if (!audit->has_order)
+		return;
 	old = MemoryContextSwitchTo(audit->context);
 	compare_page(audit);
 	MemoryContextSwitchTo(old);
 	MemoryContextReset(audit->context);
+}
+
+/* has_builtin_order -- are all keys compared by functions that are built in, and ask no others? */
+static bool
+has_builtin_order(Relation index)
+{
+	for (int i = 0; i < IndexRelationGetNumberOfKeyAttributes(index); i++)
+		if (index_getprocid(index, i + 1, BTORDER_PROC) >= FirstGenbkiObjectId ||
+			get_typtype(index->rd_opcintype[i]) == TYPTYPE_PSEUDO)
+			return false;
+	return true;
 }
 
 /* compare_page -- compare each entry with the next one, and with the high key. */
@@ -136,9 +157,9 @@ compare_page(BtreeAudit *audit)
 		if (!P_RIGHTMOST(opaque) &&
 			(P_ISLEAF(opaque) ? _bt_compare(audit->index, key, page, P_HIKEY) > 0 :
 			 !comes_before(audit, key, P_HIKEY)))
-			fail(audit, off, "the entry is on its page", "it is behind the page's high key");
+			fail_entry(audit, off, "the entry is on its page", "it is behind the page's high key");
 		if (off < maxoff && !comes_before(audit, key, OffsetNumberNext(off)))
-			fail(audit, off, "entries are in order", "the next one doesn't come behind this one");
+			fail_entry(audit, off, "entries are in order", "the next one doesn't come behind this one");
 	}
 }
 
@@ -169,9 +190,9 @@ comes_before(const BtreeAudit *audit, BTScanInsert key, OffsetNumber next)
 		(key->keysz == natts && key->scantid == NULL && BTreeTupleGetHeapTID(tuple) != NULL);
 }
 
-/* fail -- there are two verdicts on an entry, or on the page. */
+/* fail_entry -- there are two verdicts on an entry, or on the page. */
 static void
-fail(const BtreeAudit *audit, OffsetNumber off, const char *engine, const char *found)
+fail_entry(const BtreeAudit *audit, OffsetNumber off, const char *engine, const char *found)
 {
 	AuditPlace	place = {
 		.rel = audit->index,.page = (Page) audit->image.data,.blkno = audit->blkno,.off = off

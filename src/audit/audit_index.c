@@ -3,8 +3,7 @@
  * audit_index.c
  *	  Pages of indexes, judged a second time: see audit.c.
  *
- * The TIDs of a page are read here by code of its own for each access method, not
- * by that of the kinds.  A page is looked at twice:
+ * A page is looked at twice:
  *
  * - When it is visited, before and after it is changed, under the visitor's lock:
  *	 each TID is searched for in the store by itself (audit_match), and the TIDs that
@@ -12,20 +11,12 @@
  *	 (audit_deleted).  SP-GiST changes the order, so there only their number is compared.
  *	 A page of a hash index that loses other entries, too, after a split, has the first
  *	 half of this only.
- * - When all indexes have been passed over, in a phase of its own: is an entry of
- *	 a dead item left?  Nobody can make one any more, so there is no excuse, wherever
- *	 its page was split, and whichever member had to visit it.  This is about pages, not
- *	 about looking up TIDs, so all TIDs of a page are looked up in one go.  Of a
- *	 GIN index, only its entry tree is looked at here (audit_may_pass_over).
- *
- * The second look goes by sections of adjacent blocks, which disks read faster than
- * single ones.  Whether a section is looked at depends on a hash of its place and of a
- * number that the leader has drawn.  So the leader can tell at once if there are any;
- * most tables are too small for one.  These pages are read for nothing else, so their
- * share is half of that of visited pages.  If all visited pages are audited, all pages
- * are looked at here, too.
- *
- * Indexes of other access methods aren't audited.
+ * - When all indexes have been passed over, in a phase of its own, in sections of adjacent
+ *	 blocks: is an entry of a dead item left?  Nobody can make one any more, wherever its
+ *	 page was split, and whichever member had to visit it.  A section is chosen by a hash of
+ *	 its place and of a number that the leader has drawn, so the leader can tell at once if
+ *	 there are any.  These pages are read for nothing else, so their share is half of that
+ *	 of visited pages, unless that is all.
  *
  * Portions Copyright (c) 2026, the pg_cyclone developers
  *
@@ -33,10 +24,6 @@
  */
 #include "postgres.h"
 
-#include "access/gin_private.h"
-#include "access/gist_private.h"
-#include "access/hash.h"
-#include "access/nbtree.h"
 #include "access/spgist_private.h"
 #include "common/hashfn.h"
 #include "miscadmin.h"
@@ -52,48 +39,26 @@
 #define SECTION_BLOCKS		16
 #define SECTIONS_A_CLAIM	64
 
-/* More TIDs than any page has */
-#define MAX_TIDS			BLCKSZ
-
-/* The TIDs of a page */
-struct AuditTids
+/* The page in hand */
+struct IndexAudit
 {
-	Relation	index;
-	BlockNumber blkno;
-	int			ntids;
-	ItemPointerData tids[MAX_TIDS];
-	bool		expects;		/* are these of the page before its change? */
-	int			nbefore;
-	ItemPointerData before[MAX_TIDS];
-	bool		dead[MAX_TIDS];
+	AuditTids	now;
+	AuditTids	before;			/* its change, if has_before */
+	bool		has_before;
+	bool		dead[AUDIT_MAX_TIDS];
 };
 
 static int	misjudge(bool is_dead, int ntids, bool *dead);
-static void compare_dead(TableVacuum *vacuum, int number, Buffer buffer,
-						 const struct AuditTids *audit, const bool *dead);
-static int	count_left(const struct AuditTids *audit, bool in_order, bool *is_left);
-static struct AuditTids *get_tids(TableVacuum *vacuum);
-static void fail(TableVacuum *vacuum, int number, Buffer buffer,
-				 const char *engine, const char *audit);
-static char *describe(const ItemPointerData *tid, const char *what);
-static void gather(struct AuditTids *tids, Relation index, Page page, BlockNumber blkno);
-static Size special_size(ambulkdelete_function routine);
-static inline void add_tid(struct AuditTids *tids, ItemPointer tid);
-static void add_tids(struct AuditTids *tids, const ItemPointerData *more, int nmore);
-static void raise_too_many(void);
-static inline void *item_at(const struct AuditTids *tids, Page page, OffsetNumber off);
-static void add_items(struct AuditTids *tids, Page page);
-static void gather_btree(struct AuditTids *tids, Page page);
-static void gather_spgist(struct AuditTids *tids, Page page);
-static void gather_gin(struct AuditTids *tids, Page page);
-static void add_list(struct AuditTids *tids, GinPostingList *list, char *end, int ntids);
-static void raise_list_corruption(void);
-static bool keeps_order(Relation index);
-static uint64 index_claims(const IndexShared *index);
-static bool is_chosen(const TableVacuum *vacuum, int number, uint64 section);
+static void compare_dead(TableVacuum *vacuum, int number, Buffer buffer, const bool *dead);
+static int	count_left(const struct IndexAudit *audit, bool in_order, bool *is_left);
+static struct IndexAudit *index_audit(TableVacuum *vacuum);
+static void fail_index_page(TableVacuum *vacuum, int number, Buffer buffer,
+							const char *engine, const char *audit);
+static char *describe_entry(const ItemPointerData *tid, const char *what);
+static uint64 count_claims(const IndexShared *index);
+static bool is_section_chosen(const TableVacuum *vacuum, int number, uint64 section);
 static void audit_section(TableVacuum *vacuum, int number, BlockNumber start, BlockNumber end);
 static void audit_page(TableVacuum *vacuum, int number, BlockNumber blkno);
-static bool audit_may_pass_over(Relation index, Page page);
 
 /*
  * audit_match
@@ -108,34 +73,30 @@ audit_match(TableVacuum *vacuum, int number, Buffer buffer,
 			const ItemPointerData *tids, int ntids, bool *dead)
 {
 	int			ndead = dead_tids_match(vacuum->dead_tids, tids, ntids, dead);
-	struct AuditTids *audit;
+	struct IndexAudit *audit = vacuum->index_audit;
 
 	Assert(number >= 0 && number < vacuum->nindexes);
 	Assert(CritSectionCount == 0 && compat_buffer_is_locked_exclusively(buffer));
-	Assert(ntids == 0 || (tids != NULL && dead != NULL));
-	Assert(ntids >= 0);
 	if (DEBUG_FAULT("index-entry"))
 		ndead -= misjudge(true, ntids, dead);
 	if (DEBUG_FAULT("index-live"))
 		ndead += misjudge(false, ntids, dead);
 
+	if (audit != NULL)
+		audit->has_before = false;
 	if (likely(!audit_is_due()))
-	{
-		if (vacuum->audit_tids != NULL)
-			vacuum->audit_tids->expects = false;
 		return ndead;
-	}
 
-	audit = get_tids(vacuum);
-	gather(audit, vacuum->indexes[number], BufferGetPage(buffer), BufferGetBlockNumber(buffer));
-	if (audit->ntids != ntids || memcmp(audit->tids, tids, ntids * sizeof(ItemPointerData)) != 0)
-		fail(vacuum, number, buffer,
-			 psprintf("the page has %d TIDs", ntids), psprintf("it has %d, or others", audit->ntids));
-	dead_tids_search(vacuum->dead_tids, audit->tids, audit->ntids, audit->dead);
-	compare_dead(vacuum, number, buffer, audit, dead);
-	audit->nbefore = audit->ntids;
-	memcpy(audit->before, audit->tids, audit->ntids * sizeof(ItemPointerData));
-	audit->expects = true;
+	audit = index_audit(vacuum);
+	audit_tids_read(&audit->before, vacuum->indexes[number], BufferGetPage(buffer),
+					BufferGetBlockNumber(buffer));
+	if (audit->before.ntids != ntids ||
+		memcmp(audit->before.tids, tids, ntids * sizeof(ItemPointerData)) != 0)
+		fail_index_page(vacuum, number, buffer, psprintf("the page has %d TIDs", ntids),
+						psprintf("it has %d, or others", audit->before.ntids));
+	dead_tids_search(vacuum->dead_tids, audit->before.tids, ntids, audit->dead);
+	compare_dead(vacuum, number, buffer, dead);
+	audit->has_before = true;
 	vacuum->counters.audited_index_pages++;
 	if (DEBUG_FAULT("index-stays"))
 		ndead -= misjudge(true, ntids, dead);
@@ -144,18 +105,18 @@ audit_match(TableVacuum *vacuum, int number, Buffer buffer,
 
 /* compare_dead -- are the entries dead that are about to go? */
 static void
-compare_dead(TableVacuum *vacuum, int number, Buffer buffer, const struct AuditTids *audit,
-			 const bool *dead)
+compare_dead(TableVacuum *vacuum, int number, Buffer buffer, const bool *dead)
 {
+	const struct IndexAudit *audit = vacuum->index_audit;
 	int			i = 0;
 
-	if (memcmp(audit->dead, dead, audit->ntids * sizeof(bool)) == 0)
+	if (memcmp(audit->dead, dead, audit->before.ntids * sizeof(bool)) == 0)
 		return;
 	while (audit->dead[i] == dead[i])
 		i++;
-	fail(vacuum, number, buffer,
-		 describe(&audit->tids[i], dead[i] ? "goes" : "stays"),
-		 dead[i] ? "its row isn't dead" : "its row is dead");
+	fail_index_page(vacuum, number, buffer,
+					describe_entry(&audit->before.tids[i], dead[i] ? "goes" : "stays"),
+					dead[i] ? "its row isn't dead" : "its row is dead");
 }
 
 /* misjudge -- for tests: misjudge the last TID that is (not) dead; returns 0 if there is none, else 1. */
@@ -179,23 +140,22 @@ misjudge(bool is_dead, int ntids, bool *dead)
 void
 audit_deleted(TableVacuum *vacuum, int number, Buffer buffer)
 {
-	struct AuditTids *audit = vacuum->audit_tids;
+	struct IndexAudit *audit = vacuum->index_audit;
 	Relation	index = vacuum->indexes[number];
 	bool		is_left;
 	int			nleft;
 
 	Assert(number >= 0 && number < vacuum->nindexes);
-	Assert(BufferIsValid(buffer));
 	Assert(CritSectionCount == 0 && compat_buffer_is_locked_exclusively(buffer));
-	if (audit == NULL || !audit->expects)
+	if (audit == NULL || !audit->has_before)
 		return;
-	audit->expects = false;
-	gather(audit, index, BufferGetPage(buffer), BufferGetBlockNumber(buffer));
-	nleft = count_left(audit, keeps_order(index), &is_left);
-	if (nleft != audit->ntids || !is_left)
-		fail(vacuum, number, buffer,
-			 psprintf("%d TIDs are left on the page, in this order", audit->ntids),
-			 psprintf("there should be %d, in the order that they had", nleft));
+	audit->has_before = false;
+	audit_tids_read(&audit->now, index, BufferGetPage(buffer), BufferGetBlockNumber(buffer));
+	nleft = count_left(audit, index->rd_indam->ambulkdelete != spgbulkdelete, &is_left);
+	if (nleft != audit->now.ntids || !is_left)
+		fail_index_page(vacuum, number, buffer,
+						psprintf("%d TIDs are left on the page, in this order", audit->now.ntids),
+						psprintf("there should be %d, in the order that they had", nleft));
 }
 
 /*
@@ -206,23 +166,24 @@ audit_deleted(TableVacuum *vacuum, int number, Buffer buffer)
  * They are compared by runs between dead ones.
  */
 static int
-count_left(const struct AuditTids *audit, bool in_order, bool *is_left)
+count_left(const struct IndexAudit *audit, bool in_order, bool *is_left)
 {
+	const AuditTids *before = &audit->before;
 	int			nleft = 0;
 	int			end;
 
 	*is_left = true;
-	for (int start = 0; start < audit->nbefore; start = end + 1)
+	for (int start = 0; start < before->ntids; start = end + 1)
 	{
 		const bool *dead = &audit->dead[start];
 
 		end = start;
 		if (*dead)
 			continue;
-		dead = memchr(dead, true, audit->nbefore - start);
-		end = dead != NULL ? dead - audit->dead : audit->nbefore;
-		if (nleft + end - start > audit->ntids ||
-			(in_order && memcmp(&audit->tids[nleft], &audit->before[start],
+		dead = memchr(dead, true, before->ntids - start);
+		end = dead != NULL ? dead - audit->dead : before->ntids;
+		if (nleft + end - start > audit->now.ntids ||
+			(in_order && memcmp(&audit->now.tids[nleft], &before->tids[start],
 								(end - start) * sizeof(ItemPointerData)) != 0))
 			*is_left = false;
 		nleft += end - start;
@@ -252,9 +213,10 @@ audit_begin_indexes(TableVacuum *vacuum)
 	{
 		IndexShared *index = vacuum_index(shared, i);
 
-		index->audit_blocks = vacuum->kinds[i] != NULL ? index_current_size(vacuum->indexes[i]) : 0;
+		index->audit_blocks = vacuum->kinds[i] != NULL && audit_tids_are_known(vacuum->indexes[i]) ?
+			index_current_size(vacuum->indexes[i]) : 0;
 		for (uint64 section = 0; !any && section * SECTION_BLOCKS < index->audit_blocks; section++)
-			any = is_chosen(vacuum, i, section);
+			any = is_section_chosen(vacuum, i, section);
 	}
 	return any;
 }
@@ -279,8 +241,8 @@ audit_indexes(TableVacuum *vacuum)
 		uint64		first;
 
 		claim = pg_atomic_fetch_add_u64(&shared->audit_next, 1);
-		while (number < vacuum->nindexes && claim >= index_claims(vacuum_index(shared, number)))
-			claim -= index_claims(vacuum_index(shared, number++));
+		while (number < vacuum->nindexes && claim >= count_claims(vacuum_index(shared, number)))
+			claim -= count_claims(vacuum_index(shared, number++));
 		if (number == vacuum->nindexes)
 			break;
 
@@ -292,7 +254,7 @@ audit_indexes(TableVacuum *vacuum)
 			uint64		start = section * SECTION_BLOCKS;
 			BlockNumber end = vacuum_index(shared, number)->audit_blocks;
 
-			if (start < end && is_chosen(vacuum, number, section))
+			if (start < end && is_section_chosen(vacuum, number, section))
 				audit_section(vacuum, number, start, Min(start + SECTION_BLOCKS, end));
 		}
 		set_place(vacuum, PLACE_UNKNOWN, InvalidBlockNumber);
@@ -300,18 +262,18 @@ audit_indexes(TableVacuum *vacuum)
 	}
 }
 
-/* index_claims -- how many claims there are on an index. */
+/* count_claims -- how many claims there are on an index. */
 static uint64
-index_claims(const IndexShared *index)
+count_claims(const IndexShared *index)
 {
 	const uint64 blocks = SECTION_BLOCKS * SECTIONS_A_CLAIM;
 
 	return (index->audit_blocks + blocks - 1) / blocks;
 }
 
-/* is_chosen -- is a section of an index looked at in this round? */
+/* is_section_chosen -- is a section of an index looked at in this round? */
 static bool
-is_chosen(const TableVacuum *vacuum, int number, uint64 section)
+is_section_chosen(const TableVacuum *vacuum, int number, uint64 section)
 {
 	uint64		place = (uint64) number << 32 | section;
 	uint32		hash = (uint32) murmurhash64(vacuum->shared->audit_seed ^ murmurhash64(place));
@@ -341,7 +303,7 @@ audit_section(TableVacuum *vacuum, int number, BlockNumber start, BlockNumber en
 static void
 audit_page(TableVacuum *vacuum, int number, BlockNumber blkno)
 {
-	struct AuditTids *audit = get_tids(vacuum);
+	struct IndexAudit *audit = index_audit(vacuum);
 	Relation	index = vacuum->indexes[number];
 	Buffer		buffer = ReadBufferExtended(index, MAIN_FORKNUM, blkno, RBM_NORMAL,
 											vacuum_strategy(vacuum));
@@ -351,13 +313,8 @@ audit_page(TableVacuum *vacuum, int number, BlockNumber blkno)
 	int			ndead;
 
 	LockBuffer(buffer, BUFFER_LOCK_SHARE);
-	if (audit_may_pass_over(index, BufferGetPage(buffer)))
-	{
-		UnlockReleaseBuffer(buffer);
-		return;
-	}
-	gather(audit, index, BufferGetPage(buffer), blkno);
-	ndead = dead_tids_match(vacuum->dead_tids, audit->tids, audit->ntids, audit->dead);
+	audit_tids_read(&audit->now, index, BufferGetPage(buffer), blkno);
+	ndead = dead_tids_match(vacuum->dead_tids, audit->now.tids, audit->now.ntids, audit->dead);
 	if (ndead > 0)
 		memcpy(place.page, BufferGetPage(buffer), BLCKSZ);
 	UnlockReleaseBuffer(buffer);
@@ -368,41 +325,23 @@ audit_page(TableVacuum *vacuum, int number, BlockNumber blkno)
 	while (!audit->dead[first])
 		first++;
 	audit_fail(vacuum, &place, "all entries of dead rows are gone",
-			   describe(&audit->tids[first], "is still there"));
+			   describe_entry(&audit->now.tids[first], "is still there"));
 }
 
-/*
- * audit_may_pass_over
- *		Is this a page of a GIN index to which nothing may lead, and on which entries of
- *		dead rows may stay?
- *
- * An insertion that fails leaves pages of the pending list, and of posting trees, that it
- * has filled but not linked.  No scan reads them, and no VACUUM comes to them.
- */
-static bool
-audit_may_pass_over(Relation index, Page page)
+/* index_audit -- what this process has for the page in hand, made when first needed. */
+static struct IndexAudit *
+index_audit(TableVacuum *vacuum)
 {
-	return index->rd_indam->ambulkdelete == ginbulkdelete && !PageIsNew(page) &&
-		PageGetSpecialSize(page) == MAXALIGN(sizeof(GinPageOpaqueData)) &&
-		(GinPageIsList(page) || GinPageIsData(page));
+	if (vacuum->index_audit == NULL)
+		vacuum->index_audit = MemoryContextAllocZero(vacuum->audit_context,
+													 sizeof(struct IndexAudit));
+	return vacuum->index_audit;
 }
 
-/* get_tids -- where this process puts the TIDs of a page, made when first needed. */
-static struct AuditTids *
-get_tids(TableVacuum *vacuum)
-{
-	if (vacuum->audit_tids == NULL)
-	{
-		vacuum->audit_tids = MemoryContextAlloc(vacuum->audit_context,
-												sizeof(struct AuditTids));
-		vacuum->audit_tids->expects = false;
-	}
-	return vacuum->audit_tids;
-}
-
-/* fail -- there are two verdicts on a locked page. */
+/* fail_index_page -- there are two verdicts on a locked page. */
 static void
-fail(TableVacuum *vacuum, int number, Buffer buffer, const char *engine, const char *audit)
+fail_index_page(TableVacuum *vacuum, int number, Buffer buffer, const char *engine,
+				const char *audit)
 {
 	AuditPlace	place = {
 		.rel = vacuum->indexes[number],.buffer = buffer,.blkno = BufferGetBlockNumber(buffer)
@@ -411,229 +350,10 @@ fail(TableVacuum *vacuum, int number, Buffer buffer, const char *engine, const c
 	audit_fail(vacuum, &place, engine, audit);
 }
 
-/* describe -- what happens to an entry; palloc'd. */
+/* describe_entry -- what happens to an entry; palloc'd. */
 static char *
-describe(const ItemPointerData *tid, const char *what)
+describe_entry(const ItemPointerData *tid, const char *what)
 {
 	return psprintf("the entry of row (%u,%u) %s", ItemPointerGetBlockNumberNoCheck(tid),
 					ItemPointerGetOffsetNumberNoCheck(tid), what);
-}
-
-/* keeps_order -- does a deletion leave the other entries of a page in their order? */
-static bool
-keeps_order(Relation index)
-{
-	return index->rd_indam->ambulkdelete != spgbulkdelete;
-}
-
-/*
- * gather
- *		Read the heap TIDs of an index's page; no TIDs if it is no page that has any.
- */
-static void
-gather(struct AuditTids *tids, Relation index, Page page, BlockNumber blkno)
-{
-	ambulkdelete_function routine = index->rd_indam->ambulkdelete;
-
-	tids->index = index;
-	tids->blkno = blkno;
-	tids->ntids = 0;
-	if (PageIsNew(page))
-		return;
-	/* the special space says what kind of page it is */
-	if (PageGetSpecialSize(page) != MAXALIGN(special_size(routine)))
-		ereport(ERROR,
-				(errcode(ERRCODE_INDEX_CORRUPTED),
-				 errmsg("index \"%s\" contains corrupted page at block %u",
-						RelationGetRelationName(index), blkno),
-				 errhint("Please REINDEX it.")));
-	if (routine == btbulkdelete && blkno != BTREE_METAPAGE)
-		gather_btree(tids, page);
-	else if (routine == hashbulkdelete &&
-			 (HashPageGetOpaque(page)->hasho_flag & (LH_BUCKET_PAGE | LH_OVERFLOW_PAGE)) != 0)
-		add_items(tids, page);
-	else if (routine == gistbulkdelete && GistPageIsLeaf(page) && !GistPageIsDeleted(page))
-		add_items(tids, page);
-	else if (routine == spgbulkdelete && SpGistPageIsLeaf(page))
-		gather_spgist(tids, page);
-	else if (routine == ginbulkdelete && blkno != GIN_METAPAGE_BLKNO)
-		gather_gin(tids, page);
-}
-
-/* special_size -- how large is the special space of each page of an index? */
-static Size
-special_size(ambulkdelete_function routine)
-{
-	if (routine == btbulkdelete)
-		return sizeof(BTPageOpaqueData);
-	if (routine == hashbulkdelete)
-		return sizeof(HashPageOpaqueData);
-	if (routine == gistbulkdelete)
-		return sizeof(GISTPageOpaqueData);
-	if (routine == spgbulkdelete)
-		return sizeof(SpGistPageOpaqueData);
-	Assert(routine == ginbulkdelete);
-	return sizeof(GinPageOpaqueData);
-}
-
-/* add_tid -- add a TID; an error if there are too many. */
-static inline void
-add_tid(struct AuditTids *tids, ItemPointer tid)
-{
-	if (unlikely(tids->ntids == MAX_TIDS))
-		raise_too_many();
-	tids->tids[tids->ntids++] = *tid;
-}
-
-/* add_tids -- add several. */
-static void
-add_tids(struct AuditTids *tids, const ItemPointerData *more, int nmore)
-{
-	if (nmore > MAX_TIDS - tids->ntids)
-		raise_too_many();
-	memcpy(&tids->tids[tids->ntids], more, nmore * sizeof(ItemPointerData));
-	tids->ntids += nmore;
-}
-
-/* raise_too_many -- raise an error about how many TIDs there are. */
-static void
-raise_too_many(void)
-{
-	ereport(ERROR,
-			(errcode(ERRCODE_INDEX_CORRUPTED),
-			 errmsg_internal("an index page has more than %d TIDs", MAX_TIDS)));
-}
-
-/* item_at -- an index tuple of a page; an error unless it is on the page. */
-static inline void *
-item_at(const struct AuditTids *tids, Page page, OffsetNumber off)
-{
-	return index_whole_tuple_at(tids->index, tids->blkno, page, off);
-}
-
-/* add_items -- add the TIDs of a page whose items are index tuples with one TID each. */
-static void
-add_items(struct AuditTids *tids, Page page)
-{
-	OffsetNumber maxoff = PageGetMaxOffsetNumber(page);
-
-	for (OffsetNumber off = FirstOffsetNumber; off <= maxoff; off++)
-		add_tid(tids, &((IndexTuple) item_at(tids, page, off))->t_tid);
-}
-
-/* gather_btree -- read those of a page of a btree, posting lists included. */
-static void
-gather_btree(struct AuditTids *tids, Page page)
-{
-	BTPageOpaque opaque = BTPageGetOpaque(page);
-	OffsetNumber maxoff = PageGetMaxOffsetNumber(page);
-
-	if (!P_ISLEAF(opaque) || P_ISDELETED(opaque) || P_ISHALFDEAD(opaque))
-		return;
-	for (OffsetNumber off = P_FIRSTDATAKEY(opaque); off <= maxoff; off++)
-	{
-		IndexTuple	tuple = (IndexTuple) item_at(tids, page, off);
-
-		if (!BTreeTupleIsPosting(tuple))
-			add_tid(tids, &tuple->t_tid);
-		else if (BTreeTupleGetPostingOffset(tuple) +
-				 BTreeTupleGetNPosting(tuple) * sizeof(ItemPointerData) > IndexTupleSize(tuple) ||
-				 ItemIdGetLength(PageGetItemId(page, off)) < IndexTupleSize(tuple))
-			raise_list_corruption();
-		else
-			add_tids(tids, BTreeTupleGetPosting(tuple), BTreeTupleGetNPosting(tuple));
-	}
-}
-
-/* gather_spgist -- read those of a leaf page of an SP-GiST index. */
-static void
-gather_spgist(struct AuditTids *tids, Page page)
-{
-	for (OffsetNumber off = FirstOffsetNumber; off <= PageGetMaxOffsetNumber(page); off++)
-	{
-		SpGistLeafTuple tuple = (SpGistLeafTuple) item_at(tids, page, off);
-
-		if (tuple->tupstate == SPGIST_LIVE)
-			add_tid(tids, &tuple->heapPtr);
-	}
-}
-
-/* gather_gin -- read those of a page of a GIN index: of either tree, or of the pending list. */
-static void
-gather_gin(struct AuditTids *tids, Page page)
-{
-	if (GinPageIsDeleted(page))
-		return;
-	if (GinPageGetOpaque(page)->flags & GIN_LIST)
-		add_items(tids, page);
-	else if (GinPageIsData(page) && GinPageIsLeaf(page) && GinPageIsCompressed(page))
-	{
-		char	   *place = (char *) GinDataLeafPageGetPostingList(page);
-		Size		room = PageGetSpecialPointer(page) - place;
-		Size		size = GinDataLeafPageGetPostingListSize(page);
-		char	   *end = place + size;
-
-		if (size > room)
-			raise_list_corruption();
-		while (place < end)
-		{
-			add_list(tids, (GinPostingList *) place, end, -1);
-			place += SizeOfGinPostingList((GinPostingList *) place);
-		}
-	}
-	else if (!GinPageIsData(page) && GinPageIsLeaf(page))
-	{
-		for (OffsetNumber off = FirstOffsetNumber; off <= PageGetMaxOffsetNumber(page); off++)
-		{
-			IndexTuple	tuple = (IndexTuple) item_at(tids, page, off);
-
-			if (ItemIdGetLength(PageGetItemId(page, off)) < IndexTupleSize(tuple))
-				raise_list_corruption();
-			if (!GinIsPostingTree(tuple) && GinGetNPosting(tuple) > 0 && GinItupIsCompressed(tuple))
-				add_list(tids, (GinPostingList *) GinGetPosting(tuple), (char *) tuple + IndexTupleSize(tuple),
-						 GinGetNPosting(tuple));
-		}
-	}
-}
-
-/*
- * add_list
- *		Add the TIDs of a compressed list: ntids of them, unless that is -1.  No byte from
- *		end on is read.
- */
-static void
-add_list(struct AuditTids *tids, GinPostingList *list, char *end, int ntids)
-{
-	int			ndecoded;
-	ItemPointer decoded;
-
-	/*
-	 * in this order: the list may begin so near the end that its length can't
-	 * be read
-	 */
-	if (end - (char *) list < (ptrdiff_t) offsetof(GinPostingList, bytes) ||
-		end - (char *) list < (ptrdiff_t) SizeOfGinPostingList(list) ||
-		(list->nbytes > 0 && (list->bytes[list->nbytes - 1] & 0x80) != 0))
-		raise_list_corruption();
-	if (list->nbytes == 0 && ntids <= 1)
-	{
-		add_tid(tids, &list->first);
-		return;
-	}
-	decoded = ginPostingListDecode(list, &ndecoded);
-	if (ntids >= 0 && ndecoded != ntids)
-		ereport(ERROR,
-				(errcode(ERRCODE_INDEX_CORRUPTED),
-				 errmsg_internal("a list of %d TIDs has %d", ntids, ndecoded)));
-	add_tids(tids, decoded, ndecoded);
-	pfree(decoded);
-}
-
-/* raise_list_corruption -- raise an error about a list of TIDs. */
-static void
-raise_list_corruption(void)
-{
-	ereport(ERROR,
-			(errcode(ERRCODE_INDEX_CORRUPTED),
-			 errmsg_internal("a list of TIDs goes past the end of its page")));
 }

@@ -278,7 +278,7 @@ audit_rewrite_count(TableRewrite *rewrite, RewriteHeap heap, int64 kept)
 
 /*
  * audit_rewrite_indexes
- *		Are new btrees in order, also those of the TOAST table?
+ *		Are new btrees in order, and has each row an entry, also in the TOAST table?
  *
  * An invalid index of a TOAST table is none of them: the server's rewrite, too, leaves it
  * as it is.
@@ -288,6 +288,7 @@ audit_rewrite_indexes(Oid relid, const char *command)
 {
 	Relation	rel = table_open(relid, AccessExclusiveLock);
 	Oid			toast_relid = rel->rd_rel->reltoastrelid;
+	EntrySums	rows = {0};
 	int64		naudited = 0;
 
 	foreach_oid(index_relid, RelationGetIndexList(rel))
@@ -295,7 +296,8 @@ audit_rewrite_indexes(Oid relid, const char *command)
 		Relation	index = index_open(index_relid, AccessExclusiveLock);
 
 		if (index->rd_index->indisvalid)
-			naudited += audit_new_btree(index, rel, command);
+			naudited += audit_new_btree(index, rel, command) +
+				audit_entries_of(index, rel, &rows, command);
 		index_close(index, NoLock);
 	}
 	table_close(rel, NoLock);

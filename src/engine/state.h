@@ -239,7 +239,7 @@ typedef struct TableVacuum
 	bool		page_is_audited;	/* of the heap, in hand */
 	MemoryContext audit_context;
 	struct AuditNotes *audit_notes; /* NULL: none are taken */
-	struct AuditTids *audit_tids;	/* NULL until the first */
+	struct IndexAudit *index_audit; /* NULL until the first */
 
 	/* by index: its kind, or NULL; see index_kind.h */
 	const struct IndexKind **kinds;

@@ -20,6 +20,7 @@
 #include "utils/sortsupport.h"
 
 #include "compat.h"
+#include "debug_point.h"
 #include "index_build/btree_build_private.h"
 
 /* How many values are fetched one by one, without taking the whole row apart */
@@ -122,6 +123,8 @@ btree_entry_make(EntryMaker *maker, Datum *values, bool *isnull)
 	Assert(maker->estate != NULL);
 	Assert(!TTS_EMPTY(maker->slot));
 	ResetPerTupleExprContext(maker->estate);
+	if (DEBUG_FAULT("new-entry"))
+		return false;
 	if (maker->predicate != NULL &&
 		!ExecQual(maker->predicate, GetPerTupleExprContext(maker->estate)))
 		return false;

@@ -773,13 +773,6 @@ def page_of_another_bucket(index: Index) -> None:
     index.put("<I", index.blocks("<H", -4, 2)[1], -8, 12345)  # LH_BUCKET_PAGE
 
 
-def unreached_leaf(index: Index) -> None:
-    """At the end is a copy of a leaf of the entry tree, to which nothing leads, with a line pointer that leads nowhere."""
-    leaf = index.blocks("<H", -2, 2)[0] * PAGE
-    index.pages += index.pages[leaf : leaf + PAGE]
-    index.put("<I", len(index.pages) // PAGE - 1, 24, 0)
-
-
 def shorten_an_entry_with_a_tree(index: Index) -> None:
     """An entry that has a posting tree says that it is shorter than its line pointer does."""
     for block in index.blocks("<H", -2, 2):
@@ -916,22 +909,6 @@ def repeated_tids(index: Index) -> None:
             place += 8 + (size + 1) // 2 * 2
 
 
-def left_over_posting_tree(index: Index) -> None:
-    """At the end is a posting tree to which no key leads, as an insertion leaves it that fails when the tree is made, but not yet the entry.
-
-    It has some TIDs of another tree, whose rows have died since.
-    """
-    leaves = index.blocks("<H", -2, 131)  # GIN_DATA, GIN_LEAF, GIN_COMPRESSED
-    leaf = leaves[len(leaves) // 2] * PAGE
-    index.pages += index.pages[leaf : leaf + PAGE]
-    index.put("<I", len(index.pages) // PAGE - 1, RIGHT_OF_GIN, NO_BLOCK)
-
-
-def unreached_page_without_special_space(index: Index) -> None:
-    unreached_leaf(index)
-    index.put("<H", len(index.pages) // PAGE - 1, 16, PAGE)
-
-
 CIRCLE = "lead in a circle"
 # Name: the index, the damage, the error ("" is none), and what the log says: of a VACUUM by one process, and by a team
 LINKS = {
@@ -946,9 +923,6 @@ LINKS = {
     "hash-circle": ("hash", bucket_circle, CIRCLE, [CIRCLE] * 2),
     "hash-bucket": ("hash", page_of_another_bucket, "", ["is of bucket 12345"] * 2),
     "gin-entry": ("gin", shorten_an_entry_with_a_tree, "unexpected data", [""] * 2),
-    "gin-unreached": ("gin", unreached_leaf, "corrupted line pointer", [""] * 2),
-    "gin-left-over": ("gin", left_over_posting_tree, "", [""] * 2),
-    "gin-special": ("gin", unreached_page_without_special_space, "contains corrupted page", [""] * 2),
     "gin-children": ("gin", too_many_posting_items, "unexpected data", [""] * 2),
     "gin-tids": ("gin", repeated_tids, "unexpected data", [""] * 2),
     "hash-first": ("hash", populated_first_bucket, "", [""] * 2),

@@ -21,7 +21,6 @@
 #include "utils/rel.h"
 
 #include "compat.h"
-#include "audit/audit.h"
 #include "engine/index/gin_check.h"
 #include "engine/index/gin_page.h"
 #include "engine/index/index_kind.h"
@@ -84,11 +83,10 @@ gin_clean_entry_leaf(GinPages *pages, Buffer buffer)
 	Assert(compat_buffer_is_locked_exclusively(buffer) && gin_page_is(buffer, GIN_LEAF));
 
 	gather_entry_lists(pages, BufferGetPage(buffer), BufferGetBlockNumber(buffer));
-	ndead = audit_match(pages->vacuum, pages->number, buffer, pages->tids, pages->ntids, pages->dead);
+	ndead = dead_tids_match(pages->vacuum->dead_tids, pages->tids, pages->ntids, pages->dead);
 	if (ndead > 0)
 	{
 		rewrite_entry_leaf(pages, buffer);
-		audit_deleted(pages->vacuum, pages->number, buffer);
 	}
 	pages->stats.tuples_removed += ndead;
 	pages->stats.num_index_tuples += pages->ntids - ndead;
@@ -280,12 +278,11 @@ gin_clean_posting_leaf(GinPages *pages, Buffer buffer)
 
 	old = MemoryContextSwitchTo(pages->context);
 	gather_segments(pages, page, BufferGetBlockNumber(buffer));
-	ndead = audit_match(pages->vacuum, pages->number, buffer, pages->tids, pages->ntids, pages->dead);
+	ndead = dead_tids_match(pages->vacuum->dead_tids, pages->tids, pages->ntids, pages->dead);
 	if (ndead > 0)
 	{
 		plan_posting_leaf(pages, page, BufferGetBlockNumber(buffer));
 		rewrite_posting_leaf(pages, buffer);
-		audit_deleted(pages->vacuum, pages->number, buffer);
 	}
 	pages->stats.tuples_removed += ndead;
 	pages->stats.num_index_tuples += pages->ntids - ndead;
