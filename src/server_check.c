@@ -3,27 +3,21 @@
  * server_check.c
  *	  Does the library fit the server that has loaded it?
  *
- * The server refuses libraries that were built for another major version.
- * Minor versions of one major version keep the interface that most extensions
- * use, but we call functions and fill structs for which nobody promises that,
- * and log changes of pages as the server does in its own version.  So, when
- * the server starts:
+ * The server refuses libraries that were built for another major version.  Minor versions
+ * of one major version keep the interface that most extensions use, but we call functions
+ * and fill structs for which no rule promises that, and log changes of pages as the server
+ * does in its own version.  So, when the server starts:
  *
- * - If it is another minor version than the one that we were built against, a
- *	 warning in its log names both.
- * - If it is an older one, the library isn't used.  A minor version's additions are
- *	 made for libraries that don't know of them yet, never the other way round.
- * - In any case probes look for differences that the server would not notice, or
- *	 not in time.  A probe has the server make or fill something, and compares
- *	 that with what we would have made.  If one fails, the library isn't used.
+ * - If it is another minor version than the one that we were built against, a warning in its
+ *	 log names both.  If it is an older one, the library isn't used: additions are made for
+ *	 libraries that don't know of them yet, never the other way round.
+ * - In any case probes have the server make or fill something, and compare that with what we
+ *	 would have made.  If one fails, the library isn't used.
  *
- * If the library isn't used, only this file, its parameters and the utility hook
- * are set up, and shared memory isn't: the server runs every VACUUM itself.  Options
- * that it doesn't know are an error, and so are estimates of bloat.
- *
- * Probes can't show that all is well.  They don't find a function whose meaning
- * has changed, nor a change of structs that the server fills only in the midst
- * of a VACUUM.  Hence the warning, even if all probes succeed.
+ * Then only this file, its parameters and the utility hook are set up: the server runs every
+ * VACUUM itself, and options that it doesn't know, and estimates of bloat, are errors.
+ * Probes don't find a function whose meaning has changed, nor a change of structs that the
+ * server fills only in the midst of a VACUUM.  Hence the warning, even if all succeed.
  *
  * Portions Copyright (c) 2026, the pg_cyclone developers
  *

@@ -4,25 +4,9 @@
  *	  The SQL function cyclone.estimate_bloat and the rows of the view
  *	  cyclone.bloat.
  *
- * There is a row for a table, its TOAST table and each index of both.  It has the
- * estimate (heap_bloat.c, btree_bloat.c), and what the two forms of VACUUM FULL
- * would make of the relation.  A table that is no heap and an index that is no
- * btree have their size only.
- *
- * Each relation is locked in AccessShareLock while it is looked at, and no
- * longer.  The function waits for its locks.  The view is about all tables, so it
- * doesn't wait, and has a row without figures for a relation that it could not lock.
- *
- * A damaged relation ends neither the function nor the view.  Each relation is read
- * in a subtransaction; if a page, the file or the commit log can't be read its row
- * has no figures, and a WARNING says why.  An index whose table can't be read has
- * its size only.
- *
- * Only valid indexes are read.  One that is being built is written past the shared
- * buffers: reading it would leave old pages in them.
- *
- * The figures tell something about the rows of a table, so they are for roles that
- * may VACUUM it, and for members of pg_stat_scan_tables, who may use pgstattuple.
+ * There is a row for a table, its TOAST table and each index of both, with the estimate
+ * (heap_bloat.c, btree_bloat.c), and what the two forms of VACUUM FULL would make of the
+ * relation.  README.md says what is locked, what damage does, and who may see the figures.
  *
  * Portions Copyright (c) 2026, the pg_cyclone developers
  *

@@ -3,23 +3,9 @@
  * page_sample.c
  *	  Totals over all pages of a relation, estimated from some of them.
  *
- * The blocks are divided into as many strata of adjacent blocks as pages may be
- * read, and one page of each stratum is read, at random.  So each part of a table (a
- * deleted range, its old end, its recent end) has its share in every sample, not
- * just on average.  For rows that were deleted in ranges that is far better than as
- * many pages from anywhere.  A relation that has no more pages than may be read is
- * read whole; the totals are exact then.
- *
- * If ranges are shorter than a stratum, it is chance which of them its page is in.
- * The free space map and the visibility map know something about the other pages,
- * if they are up to date.  So they are asked about the page and about some more in
- * its stratum, and the difference tells how unusual the page is.  How much that is
- * worth (nothing, if the maps are out of date) is found from the sample itself, by
- * least squares.  This is a regression estimator: maps that are wrong make the
- * estimate no more wrong than it would be without them.
- *
- * The standard error comes from the differences between neighbouring strata: in
- * the part that the maps don't explain, and in the maps where not all was looked up.
+ * One page of each stratum of adjacent blocks is read, at random.  What the free space map
+ * and the visibility map know of the others corrects the estimate.  README.md has the
+ * statistics.
  *
  * Reads at most the number of pages that the caller gives, and at most the pages of
  * the maps that cover the relation (1 of about 4,000).  Nothing is written.  One pin is

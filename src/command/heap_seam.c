@@ -4,25 +4,9 @@
  *	  Where the server asks heap to vacuum a table, the engine takes over.
  *
  * Each lazy VACUUM of a heap comes to one function: the relation_vacuum of heap's table
- * access method.  That holds for a VACUUM command, for one that another library has
- * rewritten or runs by itself, and for autovacuum.  The table is open and locked then,
- * in a transaction of its own, as its owner, with its options resolved.  What comes
- * before and after stays with the server: the list of tables, privileges, TOAST tables,
- * ANALYZE.
- *
- * The server has no hook there, and heap's routines are a constant.  So the
- * one pointer is changed when the library is preloaded: in the postmaster,
- * before it has a child, so that each process inherits it.  The constant's
- * page is made writable for that moment, and gets back the protection that it
- * had.  The address of heap's routines stays as it is, for code that compares a table's
- * routines with it.
- *
- * If that fails, there is a warning at the server's start, and each lazy VACUUM is the
- * server's.  VACUUM FULL doesn't come here: see utility_hook.c.
- *
- * An access method that has copied heap's routines may call this for its own tables.
- * These are left to the server's routine, and so is each table in a single-user server,
- * which is for emergencies.
+ * access method.  The table is open and locked then, in a transaction of its own, as its
+ * owner, with its options resolved.  README.md says how that function is replaced, and which
+ * tables are left to the server's routine.
  *
  * Portions Copyright (c) 2026, the pg_cyclone developers
  *

@@ -3,27 +3,11 @@
  * utility_hook.c
  *	  Options of VACUUM and REPACK statements that the server doesn't know.
  *
- * A ProcessUtility hook.  A lazy VACUUM goes on to the next hook and the server, and
- * the engine gets its tables where the server asks heap to vacuum them: see
- * heap_seam.c.  If the statement has a LATENCY_TARGET, the hook removes that option, and
- * keeps to the target for as long as the statement runs.
- *
- * A VACUUM FULL ends here: the next hook doesn't see it.  We take it only if it is
- * legal here and now and the engine can do it.  Everything else goes on unchanged, also
- * statements with errors, so that all messages are the server's own.  Modules that watch
- * statements, like pg_stat_statements, see a VACUUM FULL if their hooks run around ours:
- * if they come after us in shared_preload_libraries.  A VACUUM FULL of a table that
- * another library distributes goes on to that library: see distributed.c.
- *
- * A REPACK is treated like a VACUUM FULL.  PARALLEL is an option of ours there, and an
- * error where the server must run the statement.
- *
- * A library that a session loads puts its hook in front of ours.  TimescaleDB's hook
- * runs each VACUUM itself, so in its databases we put ours in front (come_first).
- *
- * The hook also lets workers that compact tables leave a database, for example before
- * DROP DATABASE (compaction.c).  In a server that the library doesn't fit
- * (server_check.c) everything goes on unchanged, and options of ours are errors.
+ * A ProcessUtility hook.  A lazy VACUUM goes on to the next hook and the server, and the
+ * engine gets its tables where the server asks heap to vacuum them (heap_seam.c).  A VACUUM
+ * FULL, or a REPACK, ends here if it is legal here and now and the engine can do it.
+ * Everything else goes on unchanged, also statements with errors, so that all messages are
+ * the server's own.  README.md says what that means for hooks of other libraries.
  *
  * Portions Copyright (c) 2026, the pg_cyclone developers
  *

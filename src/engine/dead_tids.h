@@ -3,7 +3,7 @@
  * dead_tids.h
  *	  The dead-TID store: where the dead items of a heap are, by block.
  *
- * See dead_tids.c.  It knows nothing of heaps, indexes or teams: a TID is a
+ * It knows nothing of heaps, indexes or teams: a TID is a
  * block number and an offset, and the caller says where shared memory is.
  *
  * Portions Copyright (c) 2026, the pg_cyclone developers
@@ -35,7 +35,7 @@ typedef struct DeadTidsPage
 /*
  * Set up.  dead_tids_init fills dead_tids_shared_size bytes, which in a team are of
  * its shared block; each member attaches, and detaches.  No locks are held between
- * calls, and running out of memory is never an error: see dead_tids.c.
+ * calls, and running out of memory is never an error.
  */
 extern Size dead_tids_shared_size(bool is_shared, BlockNumber nblocks, Size limit, int nmembers);
 extern void dead_tids_init(DeadTidsShared *shared, bool is_shared,
@@ -43,7 +43,7 @@ extern void dead_tids_init(DeadTidsShared *shared, bool is_shared,
 extern DeadTids *dead_tids_attach(DeadTidsShared *shared);
 extern void dead_tids_detach(DeadTids *store);
 
-/* Leader, between phases, while nobody else uses the store; false: no more memory */
+/* Leader, between phases, while no other process uses the store; false: no more memory */
 extern bool dead_tids_grow(DeadTids *store, char **failure);
 extern void dead_tids_reset(DeadTids *store);
 

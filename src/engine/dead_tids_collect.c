@@ -37,12 +37,12 @@ static Size encode_page(char *entry, const OffsetNumber *offsets, int noffsets);
 void
 dead_tids_begin_collecting(DeadTids *store)
 {
-	/* see dead_tids_catch_up */
+	/* read again by dead_tids_catch_up */
 	Assert(store->round == store->shared->round);
 	Assert(!store->shared->is_shared || store->nextents == store->shared->nextents);
 	Assert(store->current.reserved == 0 && store->spare.reserved == 0);
 
-	/* see find_segment: it may not have existed when it was last looked for */
+	/* it may not have existed when it was last looked for */
 	store->segments[0] = NULL;
 	store->reserved_chunk = InvalidChunk;
 	store->chunk = InvalidChunk;
@@ -168,7 +168,7 @@ take_segment(DeadTids *store, Segment *segment)
 		return false;
 	number = pg_atomic_fetch_add_u32(&shared->segments_taken, 1);
 	if (number >= shared->max_segments)
-		return false;			/* others were faster */
+		return false;			/* other members were faster */
 	pg_atomic_write_u64(segment_entry(shared, number), memory);
 
 	segment->start = dead_tids_address(store, memory);

@@ -5,7 +5,7 @@
  *	  to get at its directory.
  *
  * dead_tids.c says what the layout is, dead_tids_collect.c fills it,
- * dead_tids_lookup.c reads it; these two don't know of each other.  Nobody else
+ * dead_tids_lookup.c reads it; these two don't know of each other.  No other file
  * includes this file.
  *
  * Portions Copyright (c) 2026, the pg_cyclone developers

@@ -88,7 +88,7 @@ need_of_vacuum(const struct VacuumCutoffs *cutoffs)
 }
 
 /*
- * need_of_age -- the same by one of the two ages.  As for the server, the failsafe
+ * need_of_age -- the need by one of the two ages.  As for the server, the failsafe
  * comes at 1.05 times the limit at the earliest.
  */
 static double

@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * lock_queue.c
- *	  An exclusive lock for a moment, on a table that others use all the time.
+ *	  An exclusive lock for a moment, on a table that sessions use all the time.
  *
  * A session that asks for a table's exclusive lock again and again, without waiting,
  * never gets it where another session has the table locked at any moment.  So, while a
@@ -35,7 +35,7 @@
 #include "engine/lock_queue.h"
 #include "others.h"
 
-/* How long we wait for the lock, and others behind us */
+/* How long we wait for the lock, and sessions behind us */
 #define QUEUE_MS	20
 
 /* The timeout of lock_queue_for_a_moment; MAX_TIMEOUTS stands for none yet. */
@@ -178,7 +178,7 @@ note_cancel_request(int signo, siginfo_t *info, void *context)
 
 /*
  * stop_watching
- *		The wait is over: no request of ours may be left, and none of others lost.
+ *		The wait is over: no request of ours may be left, and no session's lost.
  */
 static void
 stop_watching(void)

@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * lock_queue.h
- *	  An exclusive lock for a moment, on a table that others use all the time.
+ *	  An exclusive lock for a moment, on a table that sessions use all the time.
  *
  * Portions Copyright (c) 2026, the pg_cyclone developers
  *

@@ -288,7 +288,7 @@ find_due(Turn *turn)
 
 /*
  * lock_if_due
- *		Pin and lock a page, if it is still there, is dirty, and nobody has use for it.
+ *		Pin and lock a page, if it is still there, is dirty, and no process has use for it.
  */
 static bool
 lock_if_due(Relation rel, const RingPage *page)
@@ -409,7 +409,7 @@ ring_pages_begin(int ring_nbuffers)
 	return NULL;
 }
 
-/* ring_pages_skip_reads -- nobody asks. */
+/* ring_pages_skip_reads -- the ring wrote nothing: count no reads. */
 void
 ring_pages_skip_reads(RingPages *ring, int64 nblocks)
 {

@@ -3,8 +3,6 @@
  * ring_pages.h
  *	  Pages that a process has vacuumed in its ring, written several at a time.
  *
- * See ring_pages.c.
- *
  * Portions Copyright (c) 2026, the pg_cyclone developers
  *
  *-------------------------------------------------------------------------

@@ -54,7 +54,7 @@ typedef struct IndexShared
 
 	/* written by the leader before each index phase */
 	bool		leader_only;	/* in this phase */
-	bool		outside_team;	/* likewise, and while there is no team */
+	bool		outside_team;	/* by the leader, while there is no team */
 	bool		was_begun;		/* in this round, by its kind's routine */
 
 	/*
@@ -67,7 +67,7 @@ typedef struct IndexShared
 	IndexBulkDeleteResult stats;
 	slock_t		mutex;
 
-	/* for kinds that several members process: see index_kind.c */
+	/* for kinds that several members process */
 	Ranges		ranges;			/* of its blocks, or what else there is */
 	pg_atomic_uint64 known_end; /* its size, as far as all of it is claimed */
 	pg_atomic_uint32 turn_taken;	/* by a member that does what only one at
@@ -95,7 +95,7 @@ typedef struct MemberShared
 
 	/*
 	 * The rest of its range when a round of the heap scan has ended, for the
-	 * process that comes to it first in the next one: see heap_scan.c.
+	 * process that comes to it first in the next one.
 	 */
 	pg_atomic_uint64 scan_remainder;
 
@@ -105,16 +105,16 @@ typedef struct MemberShared
 	char		usage[USAGE_SIZE];
 } MemberShared;
 
-/* Eager scanning: see skip_policy.c */
+/* Eager scanning of pages that are all-visible, but not all-frozen */
 typedef struct EagerShared
 {
-	bool		enabled;		/* constant; see remaining_successes too */
+	bool		enabled;		/* constant */
 	BlockNumber first_region_end;
 	uint32		max_fails_first_region;
 	uint32		max_fails_per_region;
 	uint32		success_limit;
 	pg_atomic_uint32 remaining_successes;
-	Size		fails_start;	/* counters, one a region: see eager_fails() */
+	Size		fails_start;	/* counters, one a region (eager_fails) */
 } EagerShared;
 
 typedef struct VacuumShared
@@ -155,7 +155,7 @@ typedef struct VacuumShared
 	bool		index_reltuples_estimated;
 	Ranges		scan_ranges;	/* blocks */
 	bool		scan_goes_on;	/* the round, after the store has grown */
-	Ranges		reap_slots;		/* see heap_vacuum.c */
+	Ranges		reap_slots;		/* of the store, for heap vacuum */
 	uint64		audit_seed;		/* which sections of indexes are audited */
 	uint32		reap_lanes;		/* at a time */
 	BlockNumber reap_lane_blocks;
@@ -174,7 +174,7 @@ typedef struct VacuumShared
 	pg_atomic_uint64 audit_next;	/* claim on these */
 	pg_atomic_uint32 next_index;	/* place in the order of claims */
 	pg_atomic_uint32 empty_pages_found; /* by a member, in some index */
-	pg_atomic_uint32 more_work; /* likewise, was put off */
+	pg_atomic_uint32 more_work; /* has some of it been put off? */
 } VacuumShared;
 
 /* Where we are, for error messages */
@@ -215,7 +215,7 @@ typedef struct TableVacuum
 	BlockNumber scan_end;
 	bool		scan_skip_end;	/* the run of blocks around scan_end */
 
-	/* how long it has waited for pages that others had pinned */
+	/* how long it has waited for pages that sessions had pinned */
 	uint64		pin_wait_ms;
 
 	/*
@@ -241,7 +241,7 @@ typedef struct TableVacuum
 	struct AuditNotes *audit_notes; /* NULL: none are taken */
 	struct IndexAudit *index_audit; /* NULL until the first */
 
-	/* by index: its kind, or NULL; see index_kind.h */
+	/* by index: its kind, or NULL */
 	const struct IndexKind **kinds;
 	/* by index: the empty pages that this process found in it */
 	BlockList  *empty_pages;
@@ -342,7 +342,7 @@ vacuum_strategy(const TableVacuum *vacuum)
 	return VacuumFailsafeActive ? NULL : vacuum->strategy;
 }
 
-/* before_heap_read -- a block of the table will be read: see file_cache.c. */
+/* before_heap_read -- a block of the table will be read. */
 static inline void
 before_heap_read(TableVacuum *vacuum, BlockNumber blkno)
 {
@@ -351,7 +351,7 @@ before_heap_read(TableVacuum *vacuum, BlockNumber blkno)
 							   vacuum->file_cache_maps[0], blkno);
 }
 
-/* before_index_read -- likewise, of an index. */
+/* before_index_read -- a block of an index will be read. */
 static inline void
 before_index_read(TableVacuum *vacuum, int number, BlockNumber blkno)
 {

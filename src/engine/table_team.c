@@ -112,7 +112,7 @@ table_plan_workers(VacuumJob *job)
 	return within_buffers(job, Min(nworkers, max_parallel_maintenance_workers));
 }
 
-/* within_buffers -- as many of these workers as shared_buffers has room for; note the others. */
+/* within_buffers -- as many of these workers as shared_buffers has room for; note how many more there might be. */
 static int
 within_buffers(VacuumJob *job, int nworkers)
 {
@@ -276,7 +276,7 @@ table_start_team(VacuumJob *job, int nworkers)
 	for (int i = 0; i < shared->nmembers; i++)
 	{
 		pg_atomic_init_u32(&vacuum_member(shared, i)->joined, 0);
-		/* until it scans it is in nobody's way, whatever else it does before */
+		/* until it scans it holds back no horizon, whatever it does before */
 		pg_atomic_init_u32(&vacuum_member(shared, i)->scan_block, InvalidBlockNumber);
 		pg_atomic_init_u64(&vacuum_member(shared, i)->scan_remainder, 0);
 	}
@@ -370,7 +370,7 @@ vacuum_join_as_worker(void *block, dsm_segment *segment)
 	return vacuum;
 }
 
-/* worker_is_needed -- has it pages to visit of which nobody else knows? */
+/* worker_is_needed -- has it pages to visit of which no other member knows? */
 static bool
 worker_is_needed(void *state)
 {
@@ -390,7 +390,7 @@ vacuum_take_place(void *state)
 
 /*
  * vacuum_has_place
- *		The same at the end of its part of a phase: has it given its place up?
+ *		At the end of its part of a phase: has it given its place up?
  */
 static bool
 vacuum_has_place(void *state)
@@ -404,7 +404,7 @@ vacuum_has_place(void *state)
 	return pace_has_place();
 }
 
-/* must_stay -- has this process found pages that nobody else knows of? */
+/* must_stay -- has this process found pages that no other member knows of? */
 static bool
 must_stay(const TableVacuum *vacuum)
 {
@@ -642,7 +642,7 @@ find_store(TableVacuum *vacuum, VacuumPhase phase)
 
 /*
  * forget_member_reports
- *		Leader, before a phase over the heap: forget what members did in others,
+ *		Leader, before a phase over the heap: forget what members did in earlier ones,
  *		as not all may take part in this one.
  */
 static void

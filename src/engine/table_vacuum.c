@@ -282,7 +282,7 @@ scan_and_vacuum(VacuumJob *job)
 	for (;;)
 	{
 		pgstat_progress_update_multi_param(lengthof(progress), progress, values);
-		/* Only where all the others wait can the store get more memory. */
+		/* Only where all workers wait can the store get more memory. */
 		shared->scan_goes_on = false;
 		do
 		{

@@ -36,8 +36,8 @@ typedef struct CompactionPass
 	TransactionId oldest_xmin;	/* rows that were deleted before it are
 								 * removed */
 	BlockNumber nonempty_pages; /* the pages behind them are unused */
-	int			nqueued;		/* times that others had to wait behind us to
-								 * cut that off */
+	int			nqueued;		/* times that sessions had to wait behind us
+								 * to cut that off */
 	BlockNumber step;			/* to cut off next, if it is more than usual */
 
 	/* by all passes so far: row locks that were removed, see stale_lock.c */

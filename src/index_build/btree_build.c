@@ -105,8 +105,6 @@ btree_build_whole(BtreePart *parts, int nparts, Relation heap)
 	TablePass	pass = {.heap = heap,.nsorts = nparts};
 	instr_time	start;
 
-	Assert(nparts > 0);
-	Assert(CheckRelationLockedByMe(heap, ShareLock, true));
 	pass.sorts = palloc0_array(PartSort, nparts);
 	for (int i = 0; i < nparts; i++)
 		btree_sort_begin(&pass.sorts[i], &parts[i]);
@@ -131,7 +129,6 @@ btree_build_collected(BtreePart *part, SharedFileSet *files, Relation heap)
 	instr_time	start;
 
 	Assert(part->build->nparts > 1);
-	Assert(CheckRelationLockedByMe(heap, ShareLock, true));
 	INSTR_TIME_SET_CURRENT(start);
 	btree_sort_begin(&sort, part);
 	btree_collect_take(part->collection, &sort);

@@ -290,8 +290,6 @@ btree_collect_rows(BtreeCollection *collection, BtreePart *parts, Relation heap)
 	Collecting	collecting = {.collection = collection,.range = InvalidBlockNumber};
 	TableRows	rows = {.heap = heap,.next_blocks = next_range,.take_page = collect_page,.arg = &collecting};
 
-	Assert(CheckRelationLockedByMe(heap, ShareLock, true));
-
 	collecting.slot = MakeSingleTupleTableSlot(RelationGetDescr(heap), &TTSOpsHeapTuple);
 	collecting.indexes = palloc0_array(CollectedIndex, collection->nindexes);
 	for (int i = 0; i < collection->nindexes; i++)
@@ -449,7 +447,7 @@ write_entries(BtreeCollection *collection, CollectedIndex *index, Size *place)
  * btree_collect_take
  *		Begin to sort the entries of a part: take them out of a collection that is whole.
  *
- * With what the segment leaves of this process's memory; the sort takes the same again.
+ * With what the segment leaves of this process's memory; the sort takes as much again.
  */
 void
 btree_collect_take(BtreeCollection *collection, PartSort *sort)

@@ -33,7 +33,7 @@ struct BtreeLevel
 	uint32		number;			/* 0: leaves */
 	Size		reserved;		/* space to leave on each page: fillfactor */
 
-	/* where downlinks go to: of leaves, and of others */
+	/* where downlinks go to: of leaves, and of pages above */
 	BufFile    *downlinks;
 	BtreeLevel *parent;			/* made when the first comes */
 
@@ -385,7 +385,7 @@ level_page(const BtreeLevel *level, int number)
 
 /*
  * begin_level_page
- *		Begin a page behind the others, writing some of them if need be.  Takes
+ *		Begin a page behind the last one, writing some if need be.  Takes
  *		over low_key.
  */
 static Page
@@ -472,7 +472,7 @@ set_high_key(Page page, IndexTuple high_key)
 		elog(ERROR, "failed to add high key");
 }
 
-/* add_tuple -- behind the others; of a level's first downlink, the key isn't stored. */
+/* add_tuple -- behind the last one; of a level's first downlink, the key isn't stored. */
 static void
 add_tuple(Page page, IndexTuple tuple, bool is_first_downlink)
 {

@@ -31,10 +31,8 @@
 #include "index_build/entry_sort.h"
 #include "index_build/key_code.h"
 
-static EntrySort *begin_sort(const KeyCode *code, Relation heap);
 static void sort_entry(Relation index, ItemPointer tid, Datum *values, bool *isnull,
 					   bool is_alive, void *state);
-static void drop_buffers(Relation index);
 
 /* concurrent_build_is_possible -- can we build this index? */
 bool
@@ -59,13 +57,23 @@ concurrent_build(Relation heap, Relation index, IndexInfo *info)
 	BtreeBuild *build = palloc0(btree_build_size(1));
 	BtreePart	part = {.build = build,.index = index,.info = info};
 	PartSort	sort = {.part = &part};
+	BlockNumber nblocks = RelationGetNumberOfBlocks(heap);
+	ForkNumber	fork = MAIN_FORKNUM;
+	BlockNumber first = 0;
+	Size		entry_size;
+	Size		most;
 
 	Assert(CheckRelationLockedByMe(heap, ShareUpdateExclusiveLock, true));
 	Assert(!index->rd_index->indisready && !index->rd_index->indisvalid && info->ii_Concurrent);
 	Assert(ActiveSnapshotSet());
 	btree_build_begin(build, NULL, 1, index);
 	sort.code = key_code_begin(index, KEY_CODE_ALL);
-	sort.sort = begin_sort(sort.code, heap);
+	Assert(key_code_stands_alone(sort.code));
+	/* half of the memory is for a second array */
+	entry_size = key_code_words(sort.code) * sizeof(uint64);
+	most = Min((Size) maintenance_work_mem * 1024 / 2 / entry_size,
+			   (Size) nblocks * MaxHeapTuplesPerPage);
+	sort.sort = entry_sort_begin(key_code_words(sort.code), 0, Max(most, 1));
 	pgstat_progress_update_param(PROGRESS_CREATEIDX_SUBPHASE, PROGRESS_BTREE_PHASE_INDEXBUILD_TABLESCAN);
 	(void) table_index_build_scan(heap, index, info, true, true, sort_entry, &sort, NULL);
 
@@ -74,23 +82,12 @@ concurrent_build(Relation heap, Relation index, IndexInfo *info)
 	DEBUG_POINT("shrink-scanned");
 	pgstat_progress_update_param(PROGRESS_CREATEIDX_SUBPHASE, PROGRESS_BTREE_PHASE_LEAF_LOAD);
 	btree_build_pages(&sort, NULL, heap);
-	drop_buffers(index);
+	/* a session may have read pages before we had written them */
+	DropRelationBuffers(RelationGetSmgr(index), &fork, 1, &first);
 	compat_vac_update_relstats(index, RelationGetNumberOfBlocks(index), part.counts.index_tuples,
 							   0, 0, false, InvalidTransactionId, InvalidMultiXactId, NULL, NULL, true);
 	MemoryContextSwitchTo(old);
 	MemoryContextDelete(context);
-}
-
-/* begin_sort -- with all memory that we may have, half of it for a second array. */
-static EntrySort *
-begin_sort(const KeyCode *code, Relation heap)
-{
-	Size		size = key_code_words(code) * sizeof(uint64);
-	Size		capacity = (Size) maintenance_work_mem * 1024 / 2 / size;
-	Size		most = (Size) RelationGetNumberOfBlocks(heap) * MaxHeapTuplesPerPage;
-
-	Assert(key_code_stands_alone(code));
-	return entry_sort_begin(key_code_words(code), 0, Max(Min(capacity, most), 1));
 }
 
 /* sort_entry -- for table_index_build_scan: sort the entry of a row. */
@@ -104,19 +101,4 @@ sort_entry(Relation index, ItemPointer tid, Datum *values, bool *isnull, bool is
 	key_code_encode(sort->code, values, isnull, tid, entry);
 	entry_sort_put(sort->sort, entry);
 	sort->part->counts.index_tuples++;
-}
-
-/*
- * drop_buffers
- *		Drop pages of the index from shared buffers, which somebody may have read before
- *		we had written them.
- */
-static void
-drop_buffers(Relation index)
-{
-	ForkNumber	fork = MAIN_FORKNUM;
-	BlockNumber first = 0;
-
-	Assert(new_blocks_are_ours(index));
-	DropRelationBuffers(RelationGetSmgr(index), &fork, 1, &first);
 }

@@ -655,7 +655,7 @@ write_sorted_run(EntrySort *sort)
 	MemoryContextSwitchTo(old);
 }
 
-/* add_run -- note a run of n entries, behind the others in the file. */
+/* add_run -- note a run of n entries, behind the last one in the file. */
 static void
 add_run(EntrySort *sort, int64 nentries)
 {

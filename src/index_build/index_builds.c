@@ -6,7 +6,7 @@
  * Many indexes are built at once, by a team whose members take one index after the
  * other, or one part of a btree: those whose entries are sorted as integers several at a
  * time, with one pass over the table.  Such builds are so much cheaper that there is a team
- * of the leader alone, too.  The server then builds the others one at a time.  README.md
+ * of the leader alone, too.  The server then builds the other indexes one at a time.  README.md
  * says which those are, and how a btree in parts is built.
  *
  * A process in parallel mode must not write to catalogs.  So the leader gives all indexes of
@@ -459,7 +459,7 @@ build_phase(void *state, int phase)
 	}
 }
 
-/* attach_collection -- map what is collected.  If that can't be done, others do the work. */
+/* attach_collection -- map what is collected.  If that can't be done, other members do the work. */
 static bool
 attach_collection(Builder *builder)
 {

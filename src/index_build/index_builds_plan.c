@@ -45,7 +45,7 @@
 
 /*
  * With workers the server builds an index about twice as fast, so it gets one that takes
- * at least this many times as long as the others that we don't sort
+ * at least this many times as long as all other indexes that we don't sort
  */
 #define LARGE_FOR_TEAM			2
 

@@ -440,7 +440,7 @@ code_of(const KeyColumn *column, Datum value)
 			code = 0;
 		else if (isnan(number))
 			code = mask_of(bits) & ~sign;
-		/* negative ones in reverse order, before the others */
+		/* negative ones in reverse order, before positive ones */
 		code = code & sign ? ~code & mask_of(bits) : code | sign;
 	}
 	return column->is_descending ? ~code & mask_of(bits) : code;

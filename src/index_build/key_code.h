@@ -25,7 +25,7 @@ typedef struct KeyCode KeyCode;
  * integers are the same, although another session may have added a value to an enum since.
  * An entry has key_code_words words.  The low key_code_tail_bits of them aren't of the key.
  *
- * key_code_stands_alone: do entries say all, whatever others write to the table meanwhile?
+ * key_code_stands_alone: do entries say all, whatever sessions write to the table meanwhile?
  *
  * key_code_encode makes an entry.  It may leave memory behind in the current context.  If
  * key_code_has_tuples, key_code_set_tuple then has it point at its index tuple, which

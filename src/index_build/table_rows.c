@@ -4,7 +4,7 @@
  *	  Reading the rows of a new table that are to be indexed.
  *
  * VACUUM FULL leaves no chains of HOT updates, so each row has entries of its own,
- * and was committed before.  Nobody changes the pages, so what takes time is done with
+ * and was committed before.  No process changes the pages, so what takes time is done with
  * a copy of a page, without a lock.
  *
  * Portions Copyright (c) 2026, the pg_cyclone developers

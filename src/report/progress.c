@@ -4,17 +4,15 @@
  *	  What each process of each running VACUUM is doing: the view
  *	  cyclone.progress.
  *
- * The server's own progress reports (pg_stat_progress_vacuum, which we fill
- * too) have one row for each command; this view has one for each process.  Shared
- * memory has a slot for every process, which that process alone writes.  Its fields
- * are atomics, each right by itself: a reader may see the blocks of one moment with
- * the phase of the next, but no torn value.  The process ID is written last when a
- * slot comes into use, and first when it falls out of use.
+ * The server's own progress reports (pg_stat_progress_vacuum, which we fill too) have one
+ * row for each command; this view has one for each process.  Shared memory has a slot for
+ * every process, which that process alone writes.  Its fields are atomics, each right by
+ * itself: a reader may see the blocks of one moment with the phase of the next, but no torn
+ * value.  The process ID is written last when a slot comes into use, and first when it falls
+ * out of use.
  *
- * For estimates of how long a VACUUM will take (history/eta.c) a slot also has the
- * time when the phase began, and a mark: how far the process was some time ago,
- * between a quarter and a half of the phase's time.  So a reader can tell the most
- * recent rate from the one before.  Both numbers of the mark are in one atomic.
+ * A slot also has the time when the phase began, and a mark: how far the process was some
+ * time ago.  So a reader can tell the most recent rate from the one before.
  *
  * There is one exception to the rule that a process writes its own slot only: a worker
  * that leaves in the midst of a phase adds the blocks that it has done there to a field

@@ -45,7 +45,7 @@ static void exchange_relcache_marks(Oid relid, Oid new_relid);
 
 /*
  * swap_files
- *		Exchange the files of a relation and its copy, and likewise those of their
+ *		Exchange the files of a relation and its copy, and also those of their
  *		TOAST tables and the indexes of these.
  */
 void

@@ -531,7 +531,7 @@ run_rewrite_phase(void *state, int phase)
 	member->phase_pages = rewrite->phase_pages;
 }
 
-/* rewrite_while_waiting -- what the leader does while it waits for others. */
+/* rewrite_while_waiting -- what the leader does while it waits for workers. */
 static void
 rewrite_while_waiting(void)
 {

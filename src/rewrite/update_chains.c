@@ -40,7 +40,7 @@ typedef enum LinkEnd
 {
 	LINK_NEWER_DEAD,
 	LINK_NEWER,					/* other: its new place */
-	LINK_NEWER_IN_TURN,			/* the same, of one that is an older end, too */
+	LINK_NEWER_IN_TURN,			/* a newer end that is an older end, too */
 	LINK_OLDER,					/* other: its old TID */
 } LinkEnd;
 
@@ -150,7 +150,7 @@ update_chains_copy(TableRewrite *rewrite, RewriteCounters *sum)
  *		after all.
  *
  * Leaves chains->newer ready to be read.  chains->deaths has ndead notes of dead
- * older ends, and notes of the versions on which the death of others may depend.
+ * older ends, and notes of the versions on which the death of older ones may depend.
  */
 static void
 plan_links(ChainCopy *chains)
@@ -372,7 +372,7 @@ find_dead(ChainCopy *chains)
 /*
  * follow_deaths
  *		One round of find_dead: return a sorted list of what is known now, and free
- *		the old list.  *nopen is how many versions still depend on others.
+ *		the old list.  *nopen is how many versions still depend on newer ones.
  */
 static LinkSort *
 follow_deaths(LinkSort *deaths, int64 *nopen)

@@ -5,7 +5,7 @@
  *
  * The server's functions for dynamic shared memory raise an error if there is
  * no memory left, or no descriptor.  A team without it, or with less of it,
- * does the same work, so here such an error becomes an answer.
+ * does the work all the same, so here such an error becomes an answer.
  *
  * That is usually a subtransaction's work, which parallel mode forbids.  An
  * attempt leaves little behind, and all of it is cleared away here.  Its resources

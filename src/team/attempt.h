@@ -3,8 +3,6 @@
  * attempt.h
  *	  Taking shared memory that may not be available.
  *
- * See attempt.c.
- *
  * Portions Copyright (c) 2026, the pg_cyclone developers
  *
  *-------------------------------------------------------------------------

@@ -27,7 +27,7 @@ typedef struct Ranges
 /* left beside a range's end by the member that took it */
 #define RANGES_NOTE		(UINT64CONST(1) << 63)
 
-/* A range that may be taken, if nobody is faster */
+/* A range that may be taken, if no other member is faster */
 typedef struct RangeOffer
 {
 	uint64		start;
@@ -39,7 +39,7 @@ typedef struct RangeOffer
 /*
  * The leader calls ranges_init while no phase is running; the members call the others in
  * a phase.  start and max_size are multiples of unit; a single member gets one range.
- * If ranges_take says true, nobody has taken anything since ranges_look.
+ * If ranges_take says true, no member has taken anything since ranges_look.
  */
 extern void ranges_init(Ranges *ranges, uint64 start, uint64 end,
 						uint32 unit, uint32 max_size, int nmembers);

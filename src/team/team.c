@@ -40,7 +40,7 @@
 #include "team/attempt.h"
 #include "team/team_state.h"
 
-/* How often the leader has something to do while it waits for others */
+/* How often the leader has something to do while it waits for workers */
 #define WAITING_MS			250
 
 /* How long, in all, a leader that has failed waits for workers that are only just starting */
@@ -63,7 +63,7 @@ static bool end_phase(TeamControl *control);
 static void check_workers(void);
 static void forget_workers_not_started(ParallelContext *pcxt);
 
-/* a leader's, in a phase: what else it does while it waits for others */
+/* a leader's, in a phase: what else it does while it waits for workers */
 static void (*my_while_waiting) (void) = NULL;
 
 static const char *leaders_text(void);
@@ -190,7 +190,7 @@ lay_out(Team *team, Size shared_size, const char *query)
 	TeamControl *control = shm_toc_allocate(pcxt->toc, sizeof(TeamControl));
 	Size		size;
 
-	/* It may be memory that was used before: see min_dynamic_shared_memory. */
+	/* It may be memory that was used before, of min_dynamic_shared_memory. */
 	memset(control, 0, sizeof(TeamControl));
 	SpinLockInit(&control->mutex);
 	ConditionVariableInit(&control->begun);
@@ -266,7 +266,7 @@ team_give_up(void)
 {
 	if (my_control == NULL || IsParallelWorker() || pg_atomic_read_u32(&my_control->given_up))
 		return;
-	/* before we look who has arrived: the others will see it */
+	/* before we look who has arrived: workers that come later will see it */
 	pg_atomic_write_membarrier_u32(&my_control->given_up, 1);
 	wait_for_arrivals();
 }
@@ -370,7 +370,7 @@ team_run(Team *team, int phase, TeamPhaseRoutine routine, void *state,
  *		A member, in a phase, waits for what another one does: as
  *		ConditionVariableSleep, which the caller loops around, and ends.
  *
- * The leader comes back now and then, as it has duties that nobody else has: the
+ * The leader comes back now and then, as it has duties that no worker has: the
  * workers may not live any more, or have to be called.  No lock may be held.
  */
 void

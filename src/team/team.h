@@ -3,7 +3,7 @@
  * team.h
  *	  The leader and the workers of one VACUUM.
  *
- * See team.c for how a team lives.
+ * README.md says how a team lives.
  *
  * Portions Copyright (c) 2026, the pg_cyclone developers
  *

@@ -2,7 +2,7 @@
  *
  * team_state.h
  *	  What the leader's side of a team (team.c) and that of its workers
- *	  (team_worker.c) share.  Others include team.h.
+ *	  (team_worker.c) share.  Other files include team.h.
  *
  * Portions Copyright (c) 2026, the pg_cyclone developers
  *

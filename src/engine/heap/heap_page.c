@@ -7,13 +7,13 @@
  * map are brought up to date.  simple_page.c prunes and freezes pages that are
  * easy to judge, and the server's heap_page_prune_and_freeze all others.
  *
- * We wait a moment for a page that others have pinned, as one of them may be writing
+ * We wait a moment for a page that other processes have pinned, as one may be writing
  * it to make room in the shared buffers: another member of the team for example.  If
  * we don't get the cleanup lock in the end, we only look at the page, under a shared
  * lock.  An aggressive vacuum waits for the lock if it must freeze something.
  *
  * Before anything looks for XIDs to freeze, we remove row locks that the server would
- * take for damage: see stale_lock.c.
+ * take for damage (stale_lock.c).
  *
  * Portions Copyright (c) 2026, the pg_cyclone developers
  *
@@ -146,7 +146,7 @@ heap_page_scan(TableVacuum *vacuum, Buffer buffer, Buffer vmbuffer,
 
 /*
  * lock_for_cleanup_soon
- *		Get a cleanup lock on a page, and return true, unless others keep it pinned for
+ *		Get a cleanup lock on a page, and return true, unless sessions keep it pinned for
  *		longer than a moment, or this process has waited too long for such pages.
  *
  * Earlier knowledge of the page may not be true any more.

@@ -109,7 +109,7 @@ heap_scan_begin(TableVacuum *vacuum)
  * heap_scan_first_unscanned
  *		Leader: the first block that is still to be scanned.
  *
- * Others may be scanning.  They say where they are before they claim a range, and
+ * Other members may be scanning.  They say where they are before they claim a range, and
  * leave the rest of one before they say that they are nowhere.  So we look at the
  * position of the ranges first, then at where they are, then at their remainders.
  */
@@ -212,7 +212,7 @@ heap_scan_phase(TableVacuum *vacuum)
 
 /*
  * leave_remainder
- *		Leave the rest of this process's range to others, or to the next round.
+ *		Leave the rest of this process's range to other members, or to the next round.
  *
  * Its own place is empty: it holds no remainder of an earlier round, as each member takes
  * such remainders before it claims a range, its own first.
@@ -508,7 +508,7 @@ claim_range(HeapScan *scan)
 	if (take_remainder(vacuum))
 		return true;
 
-	/* if the range can be taken, nobody has changed the blocks behind it */
+	/* if the range can be taken, no member has changed the blocks behind it */
 	do
 	{
 		if (!ranges_look(ranges, &offer))

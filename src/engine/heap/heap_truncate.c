@@ -44,7 +44,7 @@
 
 /*
  * When a table is compacted: how many pages are cut off under one lock.  There are
- * more while others make us queue for it more often than MAX_QUEUED allows.  Each
+ * more while sessions make us queue for it more often than MAX_QUEUED allows.  Each
  * step looks through all of shared_buffers, so it cuts off at least this part of
  * their number.
  */
@@ -64,8 +64,8 @@
 typedef enum CutEnd
 {
 	AT_FLOOR,					/* nothing more was asked for */
-	OTHERS_WAIT,				/* it let go, as others wanted the table */
-	NO_LOCK,					/* not at all, as others used the table */
+	OTHERS_WAIT,				/* it let go, as sessions wanted the table */
+	NO_LOCK,					/* not at all, as sessions used the table */
 	IN_USE						/* a page there has got items, or is new */
 } CutEnd;
 
@@ -214,7 +214,7 @@ cut_off_pages(TableVacuum *vacuum, BlockNumber rel_pages, BlockNumber floor, int
 		return rel_pages;
 	}
 
-	/* While we scanned, others may have filled pages that were empty. */
+	/* While we scanned, sessions may have filled pages that were empty. */
 	new_pages = find_end(vacuum, rel_pages, floor, &others_wait);
 	vacuum->blkno = new_pages;
 	*end = others_wait ? OTHERS_WAIT : new_pages > floor ? IN_USE : AT_FLOOR;
@@ -282,10 +282,10 @@ compaction_step(const TableVacuum *vacuum, BlockNumber rel_pages, BlockNumber no
 
 /*
  * lock_exclusively
- *		Try for a while to lock the table; return false if others are in the way.
+ *		Try for a while to lock the table; return false if sessions are in the way.
  *
  * Doesn't wait in the lock's queue, except for a moment while a table is compacted.
- * We hold a weaker lock, so waiting could deadlock, and others would queue behind us.
+ * We hold a weaker lock, so waiting could deadlock, and sessions would queue behind us.
  */
 static bool
 lock_exclusively(TableVacuum *vacuum, int *nqueued)
@@ -351,7 +351,7 @@ look_before(TableVacuum *vacuum, BlockNumber rel_pages, BlockNumber floor)
  *		Return the size that the table can be truncated to, looking from its
  *		end backwards, not further than nonempty_pages.
  *
- * If others wait for our lock, sets *others_wait and says how far it got.
+ * If sessions wait for our lock, sets *others_wait and says how far it got.
  * There is no cost-based delay here, as the lock must not be held for long.
  */
 static BlockNumber

@@ -351,7 +351,7 @@ free_dead_items(TableVacuum *vacuum, Buffer buffer, DeadTidsPage *dead,
  * check_dead_items
  *		Raise an error if something about to be freed is no dead item.
  *
- * Only a vacuum frees dead items, and we hold the lock that keeps others out.  To
+ * Only a vacuum frees dead items, and we hold the lock that keeps another VACUUM out.  To
  * free anything else would lose a row.
  */
 static void

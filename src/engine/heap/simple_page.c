@@ -104,7 +104,10 @@ simple_page_prune(TableVacuum *vacuum, Buffer buffer, Buffer vmbuffer, PruneResu
 	bool		do_prune,
 				do_hint;
 
-	/* not that it is a cleanup lock: others may pin the page again, and wait */
+	/*
+	 * not that it is a cleanup lock: sessions may pin the page again, and
+	 * wait
+	 */
 	Assert(compat_buffer_is_locked_exclusively(buffer));
 	Assert(visibilitymap_pin_ok(BufferGetBlockNumber(buffer), vmbuffer));
 	Assert(PageGetMaxOffsetNumber(page) <= MaxHeapTuplesPerPage);
@@ -396,7 +399,7 @@ was_deleted_for_all(const struct VacuumCutoffs *cutoffs,
  * redirects_are_sound
  *		Does each redirection lead to a heap-only tuple, and no two to the same?
  *
- * Of the tuples on the page that are heap-only, all are live: others would
+ * Of the tuples on the page that are heap-only, all are live: a dead one would
  * have made the page not simple.
  */
 static bool

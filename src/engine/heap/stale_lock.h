@@ -19,7 +19,7 @@
 /*
  * has_stale_lock
  *		Is a tuple's xmax a lock, of a transaction that has ended, from before
- *		relfrozenxid?  See stale_lock.c.
+ *		relfrozenxid?
  *
  * The caller holds a lock on the tuple's page.  Most tuples have never been
  * locked, so the first test is for that.

@@ -127,7 +127,7 @@ delete_btree_page(TableVacuum *vacuum, BTVacState *state, BlockNumber blkno)
 		return;
 	}
 
-	/* Nobody else changes which page is to the right of a half-dead one. */
+	/* No other process changes which page is to the right of a half-dead one. */
 	if (P_ISHALFDEAD(opaque))
 	{
 		bool		clear;

@@ -40,7 +40,7 @@
 #define MAX_DUTIES			DEBUG_LIMIT(max_duties, 1024)
 
 /*
- * How often to try to lock a page that others have pinned, before its visit is
+ * How often to try to lock a page that is pinned, before its visit is
  * put off, and how long to wait between two tries
  */
 #define DUTY_TRIES			DEBUG_LIMIT(max_duty_tries, 20)
@@ -146,7 +146,7 @@ btree_end(TableVacuum *vacuum, int number)
  *		process is to be parked.
  *
  * Empty pages are added to the process's empty_pages.  Pages that it has to visit,
- * but that others had pinned for too long, are added to its put_off:
+ * but that were pinned for too long, are added to its put_off:
  * btree_do_duties has to be called in this process.
  */
 static BlockNumber

@@ -3,7 +3,7 @@
  * gin_page.c
  *	  Taking the TIDs of dead items out of a leaf page of a GIN index.
  *
- * The page's new contents and the WAL record are those of GIN's own vacuum: see README.md.
+ * The page's new contents and the WAL record are those of GIN's own vacuum.
  * The caller holds an exclusive lock on the page.  We check what the page says as far as it
  * decides which memory is read or written.
  *

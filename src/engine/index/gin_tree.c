@@ -76,7 +76,7 @@ read_tree_page(const GinTree *tree, BlockNumber blkno)
 
 /*
  * visit_page
- *		The same, of a page that a walk comes to, with nothing locked.
+ *		Read a page that a walk comes to, with nothing locked.
  *
  * Pages that are looked at for the deletion of others are read while some are locked.
  * What that leaves in the page cache is dropped after cleanup, which reads all pages.

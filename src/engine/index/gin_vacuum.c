@@ -71,7 +71,8 @@ typedef struct GinShared
 											 * it is then */
 
 	pg_atomic_uint32 at_stretches;	/* members that visit or claim some */
-	ConditionVariable changed;	/* there are trees, or nobody is at stretches */
+	ConditionVariable changed;	/* there are trees, or no member is at
+								 * stretches */
 	slock_t		mutex;			/* protects the rest */
 	LargeTree	trees[MAX_LARGE_TREES];
 } GinShared;
@@ -308,7 +309,7 @@ tree_of(const GinScan *scan, BlockNumber root, uint16 flags)
  * visit_stretches
  *		Claim stretches and visit them; return false if there were none.
  *
- * As long as this process is counted at stretches, the others know that there may be
+ * As long as this process is counted at stretches, other members know that there may be
  * more pieces of posting trees.
  */
 static bool
@@ -402,7 +403,7 @@ share_out_tree(GinScan *scan, const GinTree *tree)
 	if (cuts.nleaves < LARGE_TREE_LEAVES || cuts.count < 2)
 		return false;
 
-	/* if there is no room for it, do pieces of others until there is */
+	/* if there is no room for it, do pieces of other trees until there is */
 	while (!add_large_tree(scan->shared, tree->root, &cuts))
 		if (!do_piece(scan))
 			return false;

@@ -324,7 +324,7 @@ next_primary(ReadStream *stream, Bucket *bucket)
 	return primary;
 }
 
-/* resume_buckets -- likewise, with nothing pinned, if the stream has ended for a pause. */
+/* resume_buckets -- the next primary page, with nothing pinned, if the stream has ended for a pause. */
 static Buffer
 resume_buckets(ReadStream *stream, Bucket *bucket)
 {
@@ -703,7 +703,7 @@ delete_items(HashScan *scan, BucketVisit *visit, Buffer buffer,
  * end_split_cleanup
  *		Note in the locked primary page that nothing of the last split is left.
  *
- * This comes before squeezing, which may fail: then nobody need look for those
+ * This comes before squeezing, which may fail: then no later visit need look for those
  * tuples again.
  */
 static void

@@ -45,9 +45,9 @@ typedef struct IndexWork
 
 	/*
 	 * A member's part: claim something and do it, until nothing is left to
-	 * claim.  Members come at any time, or never, and nobody waits for them.
-	 * Returns how many pages it has visited, for VERBOSE.  Adds what it has
-	 * done to the index's stats (index_add_stats).
+	 * claim.  Members come at any time, or never, and no process waits for
+	 * them. Returns how many pages it has visited, for VERBOSE.  Adds what it
+	 * has done to the index's stats (index_add_stats).
 	 */
 	BlockNumber (*work) (TableVacuum *vacuum, int number);
 
@@ -245,7 +245,7 @@ index_tuple_at(Relation index, BlockNumber blkno, Page page, OffsetNumber off)
 	return (IndexTuple) PageGetItem(page, item);
 }
 
-/* index_whole_tuple_at -- the same if all that the line pointer names is on the page. */
+/* index_whole_tuple_at -- a tuple of a page, if all that the line pointer names is on it. */
 static inline IndexTuple
 index_whole_tuple_at(Relation index, BlockNumber blkno, Page page, OffsetNumber off)
 {

@@ -10,7 +10,7 @@
  * transaction ID, unless they declare that a phase may be done in a worker.  So
  * the leader does such a phase while the team is paused: bulk deletion before
  * all other indexes are passed over, when workers hold nothing of their own yet,
- * and cleanup after them.  The same goes for cleanup of BRIN indexes on expressions
+ * and cleanup after them.  So it does cleanup of BRIN indexes on expressions
  * that aren't parallel safe, as summarizing evaluates them.
  *
  * Portions Copyright (c) 2026, the pg_cyclone developers

@@ -545,7 +545,7 @@ process_index(TableVacuum *vacuum, int number, bool cleanup)
 	strlcpy(member->usage, is_told ? pg_rusage_show(&rusage) : "", USAGE_SIZE);
 
 	leave_index(vacuum);
-	/* not if it was parked, and others will go on */
+	/* not if it was parked, and other members will go on */
 	if (work == NULL ||
 		(work->is_done(vacuum, number) && pg_atomic_exchange_u32(&index->counted, 1) == 0))
 		pgstat_progress_parallel_incr_param(PROGRESS_VACUUM_INDEXES_PROCESSED, 1);
@@ -593,10 +593,10 @@ do_more_work(TableVacuum *vacuum, int number)
 	Assert(!is_leader(vacuum) || vacuum->begun[number]);
 
 	/*
-	 * All of it has been handed out, and is done; but in the failsafe nobody
-	 * takes what a worker has left that was to be parked.  What is due is
-	 * visited all the same.  That does no harm, and the heap's turn doesn't
-	 * come.
+	 * All of it has been handed out, and is done; but in the failsafe no
+	 * member takes what a worker has left that was to be parked.  What is due
+	 * is visited all the same.  That does no harm, and the heap's turn
+	 * doesn't come.
 	 */
 	failsafe_notice(vacuum);
 	Assert(VacuumFailsafeActive || work->is_done(vacuum, number));

@@ -46,7 +46,7 @@ static void *tuple_at(const SpgistScan *scan, Buffer buffer, OffsetNumber offset
 /*
  * spgist_follow_inner_tuple
  *		Make pending what an inner tuple leads to, or the place that it has moved to.
- *		It may be gone: see the top of spgist_vacuum.c.
+ *		It may be gone, as README.md says.
  */
 void
 spgist_follow_inner_tuple(SpgistScan *scan, Buffer buffer, OffsetNumber offset)

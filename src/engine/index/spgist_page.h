@@ -18,7 +18,7 @@
 /* Where a redirect or an inner tuple is that has been followed */
 typedef struct FollowedPlace
 {
-	uint64		tid;			/* block number and offset: see is_to_follow */
+	uint64		tid;			/* block number and offset */
 	char		status;			/* the hash table's */
 } FollowedPlace;
 
@@ -40,11 +40,11 @@ typedef struct SpgistShared
 	IndexPass	pass;
 } SpgistShared;
 
-/* How to take tuples out of their chains on one page; see plan_chain */
+/* How to take tuples out of their chains on one page */
 typedef struct LeafPlan
 {
 	uint16		ndead;			/* heads of chains of which nothing is left */
-	uint16		nplaceholder;	/* others to be replaced by placeholders */
+	uint16		nplaceholder;	/* tuples to be replaced by placeholders */
 	uint16		nmove;			/* to be moved to their head's place */
 	uint16		nchain;			/* to be linked to another next one */
 	OffsetNumber dead[MaxIndexTuplesPerPage];
@@ -90,7 +90,7 @@ typedef struct SpgistScan
  *
  * spgist_check_page		is this page of an SP-GiST index?
  * spgist_clean_root		delete the tuples of dead TIDs of a root that is a leaf
- * spgist_clean_leaf		the same of another leaf page; count says if its tuples
+ * spgist_clean_leaf		delete those of another leaf page; count says if its tuples
  *							are counted
  * spgist_clean_redirects	old redirects become placeholders
  * spgist_follow_inner_tuple	make pending what an inner tuple leads to, or the place
