@@ -976,49 +976,6 @@ COMMENT ON VIEW compaction IS
 
 GRANT SELECT ON compaction, compaction_details TO PUBLIC;
 
-CREATE FUNCTION advice_row(
-    relation_oid oid,
-    main_oid oid,
-    OUT autovacuum_enabled boolean,
-    OUT dead_rows bigint,
-    OUT dead_threshold float8,
-    OUT inserted_rows bigint,
-    OUT insert_threshold float8,
-    OUT changed_rows bigint,
-    OUT analyze_threshold float8,
-    OUT xid_age int,
-    OUT xid_limit int,
-    OUT multixact_age int,
-    OUT multixact_limit int,
-    OUT due text,
-    OUT last_vacuum timestamptz,
-    OUT expected_seconds float8,
-    OUT expected_from text,
-    OUT packed_bytes float8)
-LANGUAGE C VOLATILE PARALLEL RESTRICTED
-AS 'MODULE_PATHNAME', 'pg_cyclone_advice_row';
-
-COMMENT ON FUNCTION advice_row(oid, oid) IS
-'The figures of the view cyclone.advice for one table; main_oid is the table that a TOAST table belongs to, null for others. packed_bytes is about its size without bloat.';
-
-CREATE FUNCTION session_of_schema(schema_oid oid)
-RETURNS int
-LANGUAGE C STRICT STABLE PARALLEL RESTRICTED
-AS 'MODULE_PATHNAME', 'pg_cyclone_session_of_schema';
-
-COMMENT ON FUNCTION session_of_schema(oid) IS
-'The process ID of the session that has its temporary tables in this schema; null if there is none.';
-
-CREATE FUNCTION xid_rate(
-    OUT xids bigint,
-    OUT multixacts bigint,
-    OUT seconds float8)
-LANGUAGE C VOLATILE PARALLEL RESTRICTED
-AS 'MODULE_PATHNAME', 'pg_cyclone_xid_rate';
-
-COMMENT ON FUNCTION xid_rate() IS
-'How many transaction IDs and multixact IDs were assigned since the last checkpoint, and how many seconds ago that was.';
-
 CREATE FUNCTION unused_indexes(
     counted_for interval DEFAULT '7 days',
     OUT relid oid,
@@ -1057,31 +1014,60 @@ $$;
 COMMENT ON FUNCTION unused_indexes(interval) IS
 'Indexes of at least 1 MB that no scan has used, whose table was vacuumed, and which stand for no constraint: advice for their tables. None until scans have been counted for that time, as after a crash.';
 
-CREATE VIEW advice_details AS
+CREATE VIEW advice AS
 WITH base AS (
     SELECT c.oid, c.relkind, c.relpages::bigint * pg_catalog.current_setting('block_size')::int AS bytes,
-           c.reltuples, m.oid AS main, a.*,
-           greatest(pg_catalog.date_part('epoch', pg_catalog.clock_timestamp() - coalesce(a.last_vacuum, s.since)), 1) AS elapsed,
-           s.is_on, c.relpersistence = 't' AS is_temporary, s.is_standby OR c.relpersistence = 't' AS is_left_alone,
-           coalesce(m.relnamespace, c.relnamespace) AS schema,
-           a.multixact_limit < pg_catalog.current_setting('autovacuum_multixact_freeze_max_age')::int
-           AND coalesce(c.reloptions, m.reloptions, '{}')::text NOT LIKE '%multixact_freeze_max_age%' AS has_many_members
+           greatest(c.reltuples, 0)::float8 AS rows, m.oid AS main, c.relpersistence = 't' AS is_temporary,
+           coalesce(m.oid, c.oid)::pg_catalog.regclass AS name, s.is_on, s.is_standby,
+           pg_catalog.pg_stat_get_dead_tuples(c.oid) AS dead_rows,
+           pg_catalog.pg_stat_get_ins_since_vacuum(c.oid) AS inserted_rows,
+           greatest(pg_catalog.pg_stat_get_last_vacuum_time(c.oid), pg_catalog.pg_stat_get_last_autovacuum_time(c.oid)) AS last_vacuum,
+           pg_catalog.age(c.relfrozenxid) AS xid_age, pg_catalog.mxid_age(c.relminmxid) AS multixact_age,
+           -- the share of pages that are not all-frozen: before PostgreSQL 18 all of them count
+           1 - coalesce((pg_catalog.to_jsonb(c) ->> 'relallfrozen')::float8 / nullif(c.relpages, 0), 0) AS unfrozen,
+           coalesce(nullif(o.vacuum_threshold, -1), pg_catalog.current_setting('autovacuum_vacuum_threshold')::float8) AS vacuum_threshold,
+           coalesce(nullif(o.vacuum_scale_factor, -1), pg_catalog.current_setting('autovacuum_vacuum_scale_factor')::float8) AS vacuum_scale,
+           coalesce(nullif(o.vacuum_max_threshold, -2),
+                    pg_catalog.current_setting('autovacuum_vacuum_max_threshold', true)::float8, -1) AS vacuum_max,
+           coalesce(nullif(o.insert_threshold, -2), pg_catalog.current_setting('autovacuum_vacuum_insert_threshold')::float8) AS insert_threshold,
+           coalesce(nullif(o.insert_scale_factor, -1), pg_catalog.current_setting('autovacuum_vacuum_insert_scale_factor')::float8) AS insert_scale,
+           least(nullif(o.freeze_max_age, -1), pg_catalog.current_setting('autovacuum_freeze_max_age')::int)::int AS xid_limit,
+           least(nullif(o.multixact_freeze_max_age, -1),
+                 pg_catalog.current_setting('autovacuum_multixact_freeze_max_age')::int)::int AS multixact_limit,
+           coalesce(o.enabled, true) AS autovacuum_enabled
     FROM pg_catalog.pg_class c
     LEFT JOIN pg_catalog.pg_class m ON c.relkind = 't' AND m.reltoastrelid = c.oid
-    CROSS JOIN LATERAL cyclone.advice_row(c.oid, m.oid) a
-    CROSS JOIN (SELECT coalesce(pg_catalog.pg_stat_get_db_stat_reset_time(d.oid),
-                                least(pg_catalog.pg_stat_get_bgwriter_stat_reset_time(),
-                                      pg_catalog.pg_stat_get_checkpointer_stat_reset_time())) AS since,
-                       pg_catalog.current_setting('autovacuum')::boolean AND pg_catalog.current_setting('track_counts')::boolean AS is_on,
-                       pg_catalog.pg_is_in_recovery() AS is_standby
-                FROM pg_catalog.pg_database d WHERE d.datname = pg_catalog.current_database()) s
-    WHERE c.relkind IN ('r', 'm', 't') AND a.xid_limit IS NOT NULL
-      AND (c.relpersistence <> 't' OR (NOT s.is_standby AND (a.xid_age > a.xid_limit OR a.multixact_age > a.multixact_limit)))
+    CROSS JOIN (SELECT pg_catalog.current_setting('autovacuum')::boolean AND pg_catalog.current_setting('track_counts')::boolean AS is_on,
+                       pg_catalog.pg_is_in_recovery() AS is_standby) s
+    -- a TOAST table without options of its own goes by those of its table
+    CROSS JOIN LATERAL (
+        SELECT (pg_catalog.max(option_value) FILTER (WHERE option_name = 'autovacuum_enabled'))::boolean AS enabled,
+               (pg_catalog.max(option_value) FILTER (WHERE option_name = 'autovacuum_vacuum_threshold'))::float8 AS vacuum_threshold,
+               (pg_catalog.max(option_value) FILTER (WHERE option_name = 'autovacuum_vacuum_scale_factor'))::float8 AS vacuum_scale_factor,
+               (pg_catalog.max(option_value) FILTER (WHERE option_name = 'autovacuum_vacuum_max_threshold'))::float8 AS vacuum_max_threshold,
+               (pg_catalog.max(option_value) FILTER (WHERE option_name = 'autovacuum_vacuum_insert_threshold'))::float8 AS insert_threshold,
+               (pg_catalog.max(option_value) FILTER (WHERE option_name = 'autovacuum_vacuum_insert_scale_factor'))::float8 AS insert_scale_factor,
+               (pg_catalog.max(option_value) FILTER (WHERE option_name = 'autovacuum_freeze_max_age'))::int AS freeze_max_age,
+               (pg_catalog.max(option_value) FILTER (WHERE option_name = 'autovacuum_multixact_freeze_max_age'))::int AS multixact_freeze_max_age
+        FROM pg_catalog.pg_options_to_table(coalesce(c.reloptions, m.reloptions))) o
+    WHERE c.relkind IN ('r', 'm', 't') AND c.relfrozenxid <> '0'
+), counted AS (
+    SELECT b.*,
+           -- in single precision, as autovacuum does it
+           CASE WHEN b.vacuum_max >= 0 THEN least(b.vacuum_max, (b.vacuum_threshold + b.vacuum_scale * b.rows)::float4)
+                ELSE (b.vacuum_threshold + b.vacuum_scale * b.rows)::float4 END AS dead_threshold,
+           CASE WHEN b.insert_threshold >= 0 THEN (b.insert_threshold + b.insert_scale * b.rows * b.unfrozen)::float4 END AS inserted_threshold,
+           b.xid_age > b.xid_limit OR b.multixact_age > b.multixact_limit AS is_forced
+    FROM base b
 ), sampled AS MATERIALIZED (
     SELECT b.oid, s.inplace_bytes, s.error_bytes
-    FROM (SELECT oid FROM base
-          WHERE NOT is_temporary AND oid >= 16384 AND bytes >= 8388608 AND packed_bytes < 0.7 * bytes
-          ORDER BY bytes - packed_bytes DESC LIMIT 10) b
+    FROM (SELECT c.oid
+          FROM counted c
+          CROSS JOIN LATERAL (SELECT pg_catalog.sum(w.stawidth) AS width FROM pg_catalog.pg_statistic w WHERE w.starelid = c.oid AND NOT w.stainherit) w
+          WHERE c.relkind <> 't' AND NOT c.is_temporary AND c.oid >= 16384 AND c.bytes >= 8388608 AND (w.width > 0 OR c.rows = 0)
+            AND (pg_catalog.pg_has_role('pg_stat_scan_tables', 'USAGE') OR pg_catalog.has_table_privilege(c.oid, 'MAINTAIN'))
+            AND c.rows * (28 + coalesce(w.width, 0)) < 0.7 * c.bytes
+          ORDER BY c.bytes - c.rows * (28 + coalesce(w.width, 0)) DESC LIMIT 10) b
     CROSS JOIN LATERAL cyclone.bloat_sample(b.oid, 300) s
 ), failed AS MATERIALIZED (
     SELECT h.relid, pg_catalog.count(*) AS times, pg_catalog.max(h.started) AS started,
@@ -1092,119 +1078,13 @@ WITH base AS (
     WHERE h.started_by = 'autovacuum' AND h.outcome = 'failed' AND h.id > coalesce(h.last_done, 0)
     GROUP BY h.relid
     HAVING pg_catalog.count(*) > 1
-), holder AS (
+), holder AS MATERIALIZED (
     SELECT kind, since, xmin_age
     FROM cyclone.horizon_rows()
-    WHERE is_oldest AND since IS NOT NULL
+    WHERE is_oldest AND since <= pg_catalog.clock_timestamp() - interval '1 minute'
       AND (everywhere OR datid = (SELECT oid FROM pg_catalog.pg_database WHERE datname = pg_catalog.current_database()))
     LIMIT 1
-)
-SELECT b.oid::pg_catalog.regclass AS relation,
-       b.main::pg_catalog.regclass AS toast_of,
-       b.due,
-       b.dead_rows,
-       b.dead_threshold,
-       b.inserted_rows,
-       b.insert_threshold,
-       b.changed_rows,
-       b.analyze_threshold,
-       b.xid_age,
-       b.xid_limit,
-       b.multixact_age,
-       b.multixact_limit,
-       b.autovacuum_enabled,
-       b.last_vacuum,
-       n.reason AS next_reason,
-       pg_catalog.clock_timestamp() + pg_catalog.make_interval(secs => n.seconds) AS next_at,
-       w.xids AS forced_in,
-       w.at AS forced_at,
-       b.expected_seconds,
-       b.expected_from,
-       CASE WHEN b.is_temporary THEN ARRAY[
-           pg_catalog.format('Only its session can VACUUM a temporary table. This one keeps datfrozenxid or datminmxid from advancing: %s transactions and %s multixact IDs have come since relfrozenxid and relminmxid. ',
-                             b.xid_age, b.multixact_age) ||
-           (SELECT CASE WHEN t.pid IS NOT NULL
-                        THEN pg_catalog.format('Session %s should VACUUM or drop it, or end: SELECT pg_terminate_backend(%s).', t.pid, t.pid)
-                        ELSE pg_catalog.format('The session has ended: DROP TABLE %s, which autovacuum does, too.', coalesce(b.main, b.oid)::pg_catalog.regclass) END
-            FROM cyclone.session_of_schema(b.schema) t (pid))]
-       ELSE pg_catalog.array_remove(ARRAY[
-           CASE WHEN NOT b.is_on AND b.dead_rows > b.dead_threshold
-                THEN pg_catalog.format('Autovacuum is off on this server. There are %s dead rows; it would have come at %s (pg_stat_all_tables): autovacuum = on.',
-                                       b.dead_rows, b.dead_threshold)
-                WHEN NOT b.autovacuum_enabled AND b.dead_rows > b.dead_threshold
-                THEN pg_catalog.format('Autovacuum is off for this table. There are %s dead rows; it would have come at %s (pg_stat_all_tables): ALTER TABLE %s SET (%sautovacuum_enabled = on).',
-                                       b.dead_rows, b.dead_threshold, coalesce(b.main, b.oid)::pg_catalog.regclass,
-                                       CASE WHEN b.relkind = 't' THEN 'toast.' ELSE '' END) END,
-           CASE WHEN b.dead_threshold >= 1000000 AND b.reltuples > 0 AND b.dead_threshold > 0.05 * b.reltuples
-                THEN pg_catalog.format('Autovacuum waits for %s dead rows, %s %% of the table (pg_class.reltuples): ALTER TABLE %s SET (%sautovacuum_vacuum_scale_factor = 0.01) would have it come at about %s.',
-                                       b.dead_threshold, pg_catalog.round((100 * b.dead_threshold / b.reltuples)::numeric),
-                                       coalesce(b.main, b.oid)::pg_catalog.regclass,
-                                       CASE WHEN b.relkind = 't' THEN 'toast.' ELSE '' END,
-                                       pg_catalog.round(0.01 * b.reltuples::numeric)) END,
-           CASE WHEN b.dead_rows > b.dead_threshold AND b.last_vacuum > h.since
-                THEN pg_catalog.format('The VACUUM of %s left dead rows, now %s (pg_stat_all_tables), as a %s keeps what was deleted in the last %s transactions: see cyclone.horizon.',
-                                       pg_catalog.date_trunc('second', b.last_vacuum), b.dead_rows, h.kind, h.xmin_age) END,
-           CASE WHEN b.xid_age >= 0.9 * b.xid_limit AND w.xids > 0
-                THEN pg_catalog.format('An autovacuum to prevent wraparound comes in %s transactions (relfrozenxid)%s: VACUUM (FREEZE) %s in a quiet hour comes before it.',
-                                       w.xids, pg_catalog.to_char(w.at, ', at the present rate on YYYY-MM-DD HH24:MI'),
-                                       coalesce(b.main, b.oid)::pg_catalog.regclass) END,
-           CASE WHEN b.multixact_age >= 0.9 * b.multixact_limit AND b.multixact_age > 0 AND l.multixacts > 0
-                THEN pg_catalog.format('An autovacuum to prevent wraparound comes in %s multixact IDs (relminmxid): VACUUM (FREEZE) %s in a quiet hour comes before it.',
-                                       l.multixacts, coalesce(b.main, b.oid)::pg_catalog.regclass) END,
-           CASE WHEN b.xid_age > b.xid_limit AND NOT b.is_left_alone
-                THEN pg_catalog.format('Autovacuum to prevent wraparound should have come %s transactions ago (relfrozenxid), and has not, or did not get there: VACUUM %s, and see cyclone.horizon.',
-                                       b.xid_age - b.xid_limit, coalesce(b.main, b.oid)::pg_catalog.regclass) END,
-           CASE WHEN b.multixact_age > b.multixact_limit AND NOT b.is_left_alone
-                THEN pg_catalog.format(CASE WHEN b.has_many_members
-                                            THEN 'As multixacts have many members, autovacuum to prevent wraparound comes at an age of %3$s multixact IDs, not %4$s (autovacuum_multixact_freeze_max_age). It should have come %1$s multixact IDs ago (relminmxid), and has not, or did not get there: VACUUM (FREEZE) %2$s, and see cyclone.horizon.'
-                                            ELSE 'Autovacuum to prevent wraparound should have come %1$s multixact IDs ago (relminmxid), and has not, or did not get there: VACUUM (FREEZE) %2$s, and see cyclone.horizon.' END,
-                                       b.multixact_age - b.multixact_limit, coalesce(b.main, b.oid)::pg_catalog.regclass,
-                                       b.multixact_limit, pg_catalog.current_setting('autovacuum_multixact_freeze_max_age')) END,
-           (SELECT pg_catalog.format('The last %s autovacuums have failed, the last one at %s with "%s" (cyclone.history). Until that is fixed the table is not vacuumed.',
-                                     f.times, pg_catalog.date_trunc('second', f.started), f.error)
-            FROM failed f WHERE f.relid = b.oid),
-           (SELECT CASE WHEN k.reason IS NULL
-                        THEN pg_catalog.format('VACUUM (FULL INPLACE) %s would give back about %s of %s, give or take %s (300 pages read).',
-                                               b.oid::pg_catalog.regclass, pg_catalog.pg_size_pretty(s.inplace_bytes),
-                                               pg_catalog.pg_size_pretty(b.bytes), pg_catalog.pg_size_pretty(s.error_bytes))
-                        ELSE pg_catalog.format('%s will be compacted by itself, which gives back about %s of %s, give or take %s (300 pages read); now: %s (cyclone.compaction).',
-                                               b.oid::pg_catalog.regclass, pg_catalog.pg_size_pretty(s.inplace_bytes),
-                                               pg_catalog.pg_size_pretty(b.bytes), pg_catalog.pg_size_pretty(s.error_bytes), k.reason) END
-            FROM sampled s
-            LEFT JOIN cyclone.compaction_details k ON k.relation = s.oid
-                AND k.reason IN ('due', 'running', 'not sampled yet', 'gave way', 'cooldown', 'horizon held back', 'WAL of the day used up',
-                                 'outside the window')
-            WHERE s.oid = b.oid AND s.inplace_bytes - s.error_bytes >= 0.2 * b.bytes)
-           ] || u.advice || i.advice, NULL) END AS advice
-FROM base b
-CROSS JOIN cyclone.xid_rate() r
-CROSS JOIN LATERAL (
-    SELECT CASE WHEN b.is_left_alone OR b.xid_age IS NULL THEN NULL
-                ELSE greatest(b.xid_limit - b.xid_age + 1, 0) END AS xids,
-           CASE WHEN b.is_left_alone OR b.multixact_age IS NULL THEN NULL
-                ELSE greatest(b.multixact_limit - b.multixact_age + 1, 0) END AS multixacts
-) l
-CROSS JOIN LATERAL (
-    SELECT l.xids,
-           CASE WHEN l.xids * r.seconds / nullif(r.xids, 0) < 3153600000
-                THEN pg_catalog.clock_timestamp() + pg_catalog.make_interval(secs => l.xids * r.seconds / nullif(r.xids, 0)) END AS at
-) w
-LEFT JOIN LATERAL (
-    SELECT v.reason, v.seconds
-    FROM (VALUES (b.due, CASE WHEN b.due IS NOT NULL THEN 0::float8 END),
-                 ('dead rows', CASE WHEN b.autovacuum_enabled AND b.is_on AND NOT b.is_left_alone
-                                    THEN greatest(b.dead_threshold - b.dead_rows, 0) * b.elapsed / nullif(b.dead_rows, 0) END),
-                 ('inserted rows', CASE WHEN b.autovacuum_enabled AND b.is_on AND NOT b.is_left_alone
-                                        THEN greatest(b.insert_threshold - b.inserted_rows, 0) * b.elapsed / nullif(b.inserted_rows, 0) END),
-                 ('age of transaction IDs', l.xids * r.seconds / nullif(r.xids, 0)),
-                 ('age of multixact IDs', l.multixacts * r.seconds / nullif(r.multixacts, 0))) v (reason, seconds)
-    WHERE v.seconds < 3153600000
-    ORDER BY v.seconds, v.reason = b.due DESC NULLS LAST
-    LIMIT 1
-) n ON true
-LEFT JOIN holder h ON true
-LEFT JOIN cyclone.unused_indexes() u ON u.relid = b.oid
-LEFT JOIN (
+), unneeded AS (
     SELECT x.indrelid, pg_catalog.array_agg(CASE WHEN d.objid IS NOT NULL
                THEN pg_catalog.format('Index %s was left by a VACUUM (FULL INPLACE) that ended early, and is not needed: DROP INDEX. As long as nothing hangs on it the next one of %s drops it, too.',
                                       x.indexrelid::pg_catalog.regclass, x.indrelid::pg_catalog.regclass)
@@ -1217,44 +1097,80 @@ LEFT JOIN (
     WHERE (NOT x.indisvalid OR d.objid IS NOT NULL)
       AND NOT EXISTS (SELECT FROM pg_catalog.pg_stat_progress_create_index p WHERE p.relid = x.indrelid)
     GROUP BY x.indrelid
-) i ON i.indrelid = b.oid;
-
-COMMENT ON VIEW advice_details IS
-'The view cyclone.advice with all columns. A row for each table, materialized view, TOAST table and catalog of this database: how far it is from autovacuum''s thresholds, when autovacuum comes at the present rate, and advice. Temporary tables are there only if they are older than xid_limit or multixact_limit.';
-COMMENT ON COLUMN advice_details.relation IS 'The table';
-COMMENT ON COLUMN advice_details.toast_of IS 'Of a TOAST table, its table; null for others';
-COMMENT ON COLUMN advice_details.due IS 'Why the next autovacuum worker of this database takes the table: "age of transaction IDs", "age of multixact IDs" (both to prevent wraparound), "dead rows" or "inserted rows"; null if it does not';
-COMMENT ON COLUMN advice_details.dead_rows IS 'Dead rows, by the counters that autovacuum uses';
-COMMENT ON COLUMN advice_details.dead_threshold IS 'Autovacuum comes when there are more dead rows than that';
-COMMENT ON COLUMN advice_details.inserted_rows IS 'Rows inserted since the last VACUUM, by these counters';
-COMMENT ON COLUMN advice_details.insert_threshold IS 'Autovacuum comes when there are more inserted rows than that; null if they do not count';
-COMMENT ON COLUMN advice_details.changed_rows IS 'Rows inserted, updated or deleted since the last ANALYZE, by these counters';
-COMMENT ON COLUMN advice_details.analyze_threshold IS 'Autovacuum analyzes the table when there are more changed rows than that; never a TOAST table';
-COMMENT ON COLUMN advice_details.xid_age IS 'Age of relfrozenxid, in transactions';
-COMMENT ON COLUMN advice_details.xid_limit IS 'Autovacuum comes to prevent wraparound when xid_age is higher than that';
-COMMENT ON COLUMN advice_details.multixact_age IS 'Age of relminmxid, in multixact IDs';
-COMMENT ON COLUMN advice_details.multixact_limit IS 'Autovacuum comes to prevent wraparound when multixact_age is higher than that; less than the setting if there are very many members of multixacts';
-COMMENT ON COLUMN advice_details.autovacuum_enabled IS 'The table option of that name; if off, autovacuum comes to prevent wraparound only';
-COMMENT ON COLUMN advice_details.last_vacuum IS 'When the last VACUUM or autovacuum of the table ended; null if there was none';
-COMMENT ON COLUMN advice_details.next_reason IS 'Why autovacuum will come next, in the words of due, at the present rate. The rate of rows is that since last_vacuum, or since the statistics began if that is null; the rate of transaction and multixact IDs is that since the last checkpoint';
-COMMENT ON COLUMN advice_details.next_at IS 'When next_reason will be; it takes up to autovacuum_naptime, and a free worker, on top; null if not within a hundred years';
-COMMENT ON COLUMN advice_details.forced_in IS 'In how many transactions the age of transaction IDs forces an autovacuum, to prevent wraparound; 0 if it is due';
-COMMENT ON COLUMN advice_details.forced_at IS 'When forced_in will be 0 at the rate since the last checkpoint; null if no transaction ID was assigned since then';
-COMMENT ON COLUMN advice_details.expected_seconds IS 'How long autovacuum is likely to take, in seconds; null if nothing is known';
-COMMENT ON COLUMN advice_details.expected_from IS 'Source of expected_seconds: "last autovacuum" (in cyclone.autovacuum or, from before the last restart, cyclone.history; for roles with the rights of pg_read_all_stats), or "average of autovacuums" (of pg_stat_all_tables, on PostgreSQL 18 and later)';
-COMMENT ON COLUMN advice_details.advice IS 'Advice, each piece with its numbers and where they are from; empty if there is none. Pages of tables are read only if the column is selected';
-
-CREATE VIEW advice AS
-SELECT v.relation, v.due, v.dead_rows, v.dead_threshold, v.xid_age, v.last_vacuum, v.next_reason, v.next_at,
-       v.advice
-FROM cyclone.advice_details v;
+)
+SELECT b.oid::pg_catalog.regclass AS relation,
+       b.main::pg_catalog.regclass AS toast_of,
+       CASE WHEN b.is_standby OR b.is_temporary THEN NULL
+            WHEN b.xid_age > b.xid_limit THEN 'age of transaction IDs'
+            WHEN b.multixact_age > b.multixact_limit THEN 'age of multixact IDs'
+            WHEN NOT b.is_on OR NOT b.autovacuum_enabled THEN NULL
+            WHEN b.dead_rows > b.dead_threshold THEN 'dead rows'
+            WHEN b.inserted_rows > b.inserted_threshold THEN 'inserted rows' END AS due,
+       b.dead_rows,
+       b.dead_threshold::float8 AS dead_threshold,
+       b.xid_age,
+       b.xid_limit,
+       CASE WHEN NOT b.is_standby AND NOT b.is_temporary THEN greatest(b.xid_limit - b.xid_age + 1, 0) END AS forced_in,
+       b.autovacuum_enabled,
+       b.last_vacuum,
+       CASE WHEN b.is_temporary THEN ARRAY[
+           pg_catalog.format('Only its session can VACUUM a temporary table. This one keeps datfrozenxid or datminmxid from advancing, by %s transactions (relfrozenxid): its session should VACUUM or drop it, or end. If that has ended in a crash: DROP TABLE %s, which autovacuum does, too.',
+                             b.xid_age, b.name)]
+       ELSE pg_catalog.array_remove(ARRAY[
+           CASE WHEN b.dead_rows > b.dead_threshold AND NOT b.is_on
+                THEN pg_catalog.format('Autovacuum is off on this server. There are %s dead rows; it would have come at %s (pg_stat_all_tables): autovacuum = on.',
+                                       b.dead_rows, b.dead_threshold)
+                WHEN b.dead_rows > b.dead_threshold AND NOT b.autovacuum_enabled
+                THEN pg_catalog.format('Autovacuum is off for this table. There are %s dead rows; it would have come at %s (pg_stat_all_tables): ALTER TABLE %s SET (%sautovacuum_enabled = on).',
+                                       b.dead_rows, b.dead_threshold, b.name, CASE WHEN b.relkind = 't' THEN 'toast.' ELSE '' END) END,
+           CASE WHEN b.dead_threshold >= 1000000 AND b.dead_threshold > 0.05 * b.rows
+                THEN pg_catalog.format('Autovacuum waits for %s dead rows, %s %% of the table (pg_class.reltuples): ALTER TABLE %s SET (%sautovacuum_vacuum_scale_factor = 0.01) would have it come at about %s.',
+                                       b.dead_threshold, pg_catalog.round((100 * b.dead_threshold / nullif(b.rows, 0))::numeric), b.name,
+                                       CASE WHEN b.relkind = 't' THEN 'toast.' ELSE '' END, pg_catalog.round(0.01 * b.rows::numeric)) END,
+           CASE WHEN b.dead_rows > b.dead_threshold AND b.last_vacuum > h.since
+                THEN pg_catalog.format('The VACUUM of %s left dead rows, now %s (pg_stat_all_tables), as a %s keeps what was deleted in the last %s transactions: see cyclone.horizon.',
+                                       pg_catalog.date_trunc('second', b.last_vacuum), b.dead_rows, h.kind, h.xmin_age) END,
+           CASE WHEN b.is_forced AND NOT b.is_standby
+                THEN pg_catalog.format('Autovacuum to prevent wraparound should have come, and has not, or did not get there, at an age of %s transactions (relfrozenxid) and %s multixact IDs (relminmxid): VACUUM (FREEZE) %s, and see cyclone.horizon.',
+                                       b.xid_age, b.multixact_age, b.name)
+                WHEN (b.xid_age >= 0.9 * b.xid_limit OR b.multixact_age >= 0.9 * b.multixact_limit) AND NOT b.is_standby
+                THEN pg_catalog.format('An autovacuum to prevent wraparound comes in %s transactions (relfrozenxid) or %s multixact IDs (relminmxid): VACUUM (FREEZE) %s in a quiet hour comes before it.',
+                                       b.xid_limit - b.xid_age + 1, b.multixact_limit - b.multixact_age + 1, b.name) END,
+           (SELECT pg_catalog.format('The last %s autovacuums have failed, the last one at %s with "%s" (cyclone.history). Until that is fixed the table is not vacuumed.',
+                                     f.times, pg_catalog.date_trunc('second', f.started), f.error)
+            FROM failed f WHERE f.relid = b.oid),
+           (SELECT pg_catalog.format(CASE WHEN k.reason IS NULL THEN 'VACUUM (FULL INPLACE) %s would give back about %s of %s, give or take %s (300 pages read).'
+                                          ELSE '%s will be compacted by itself, which gives back about %s of %s, give or take %s (300 pages read); now: %s (cyclone.compaction).' END,
+                                     b.name, pg_catalog.pg_size_pretty(s.inplace_bytes),
+                                     pg_catalog.pg_size_pretty(b.bytes), pg_catalog.pg_size_pretty(s.error_bytes), k.reason)
+            FROM sampled s
+            LEFT JOIN cyclone.compaction k ON k.relation = s.oid
+                AND k.reason IN ('due', 'running', 'not sampled yet', 'gave way', 'cooldown', 'horizon held back', 'outside the window')
+            WHERE s.oid = b.oid AND s.inplace_bytes - s.error_bytes >= 0.2 * b.bytes)
+           ] || u.advice || i.advice, NULL) END AS advice
+FROM counted b
+LEFT JOIN holder h ON true
+LEFT JOIN cyclone.unused_indexes() u ON u.relid = b.oid
+LEFT JOIN unneeded i ON i.indrelid = b.oid
+WHERE NOT b.is_temporary OR (b.is_forced AND NOT b.is_standby);
 
 COMMENT ON VIEW advice IS
-'A row for each table, materialized view, TOAST table and catalog of this database: how far it is from autovacuum''s thresholds, when autovacuum comes at the present rate, and advice. Temporary tables are there only if they are older than xid_limit or multixact_limit. The columns that one looks at first; cyclone.advice_details has all of them.';
+'A row for each table, materialized view, TOAST table and catalog of this database: how far it is from autovacuum''s thresholds, and advice. Temporary tables are there only if they are older than the ages at which autovacuum prevents wraparound.';
+COMMENT ON COLUMN advice.relation IS 'The table';
+COMMENT ON COLUMN advice.toast_of IS 'Of a TOAST table, its table; null for others';
+COMMENT ON COLUMN advice.due IS 'Why the next autovacuum worker of this database takes the table: "age of transaction IDs", "age of multixact IDs" (both to prevent wraparound), "dead rows" or "inserted rows"; null if it does not';
+COMMENT ON COLUMN advice.dead_rows IS 'Dead rows, by the counters that autovacuum uses';
+COMMENT ON COLUMN advice.dead_threshold IS 'Autovacuum comes when there are more dead rows than that';
+COMMENT ON COLUMN advice.xid_age IS 'Age of relfrozenxid, in transactions';
+COMMENT ON COLUMN advice.xid_limit IS 'Autovacuum comes to prevent wraparound when xid_age is higher than that';
+COMMENT ON COLUMN advice.forced_in IS 'In how many transactions the age of transaction IDs forces an autovacuum, to prevent wraparound; 0 if it is due; null on a standby';
+COMMENT ON COLUMN advice.autovacuum_enabled IS 'The table option of that name; if off, autovacuum comes to prevent wraparound only';
+COMMENT ON COLUMN advice.last_vacuum IS 'When the last VACUUM or autovacuum of the table ended; null if there was none';
+COMMENT ON COLUMN advice.advice IS 'Advice, each piece with its numbers and where they are from; empty if there is none. Pages of tables are read only if the column is selected';
 
 GRANT USAGE ON SCHEMA cyclone TO PUBLIC;
 GRANT SELECT ON progress, pace, history, bloat, horizon, advice TO PUBLIC;
-GRANT SELECT ON progress_details, pace_details, history_details, bloat_details, horizon_details, advice_details TO PUBLIC;
+GRANT SELECT ON progress_details, pace_details, history_details, bloat_details, horizon_details TO PUBLIC;
 
 -- The columns that a view has of its details mean there what they mean here.
 DO $$

@@ -191,7 +191,8 @@ def horizon(report: Report) -> Markup:
 def advice(report: Report) -> Markup:
     """What autovacuum does next, and what would help."""
     found = report.rows(
-        "SELECT relation::text AS name, *, next_at - clock_timestamp() AS wait FROM cyclone.advice_details ORDER BY due IS NULL, next_at NULLS LAST, relation"
+        "SELECT relation::text AS name, * FROM cyclone.advice"
+        " ORDER BY due IS NULL, greatest(dead_rows / (dead_threshold + 1), xid_age / (xid_limit + 1.0)) DESC, relation"
     )
     due = [row for row in found if row["due"]]
     color = "warn" if any(row["due"].startswith("age of") for row in due) else "good"
@@ -204,16 +205,13 @@ def advice(report: Report) -> Markup:
         parts.append(element("p", "Nothing to be said.", class_="faint"))
     if len(texts) > MOST_ADVICE:
         parts.append(note(f"{len(texts) - MOST_ADVICE} more are in cyclone.advice."))
-    coming = [row for row in found if row["due"] or row["wait"] is not None][:15]
-    parts.append(element("h3", f"The next {len(coming)} autovacuums of {len(found)} tables" if coming else "No autovacuum is in sight"))
-    if coming:
-        rows = [
-            [row["name"], mark(f"due: {row['due']}", "warn") if row["due"] else row["next_reason"],
-             "now" if row["due"] else duration(max(row["wait"].total_seconds(), 0)), f"{count(row['dead_rows'])} of {count(row['dead_threshold'])}",
-             count(row["forced_in"]), duration(row["expected_seconds"])]
-            for row in coming
-        ]
-        parts.append(table(["Table", "Reason", "#In about", "#Dead rows", "#Transactions until forced", "#Expected"], rows))
+    coming = found[:15]
+    parts.append(element("h3", f"The {len(coming)} of {len(found)} tables that are nearest to their next autovacuum"))
+    rows = [
+        [row["name"], mark(row["due"], "warn") if row["due"] else "", f"{count(row['dead_rows'])} of {count(row['dead_threshold'])}", count(row["forced_in"])]
+        for row in coming
+    ]
+    parts.append(table(["Table", "Due for", "#Dead rows", "#Transactions until forced"], rows))
     return join(parts)
 
 

@@ -21,7 +21,6 @@ UNSEEN = {
     "COMPAT_VACUUM_RECURSES_INHERITANCE": ({17}, "a constant: what goes by it is decided by the compiler"),
     "COMPAT_WRITES_TOGETHER": ({17, 19}, "a constant: what goes by it is decided by the compiler"),
     "compat_may_signal_autovacuum": ({17}, "a constant before 18"),
-    "compat_total_autovacuum_ms": ({17}, "a constant before 18"),
     "compat_repack_by_server": ({17}, "there is no REPACK before 19"),
 }
 _DEFINED = re.compile(r"^#define[ \t]+(\w+)|^(compat_\w+)\(", re.MULTILINE)

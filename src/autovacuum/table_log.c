@@ -70,7 +70,6 @@ typedef struct TableEntry
 	AutovacuumReason last_reason;
 	AutovacuumResult last;
 	double		last_seconds;
-	double		done_seconds;	/* of the last one that was not interrupted */
 	uint32		failures;		/* of the engine, in a row */
 	NoteCause	cause;			/* of the last one; 0: an error */
 	int			sqlerrcode;		/* which one */
@@ -169,7 +168,6 @@ table_log_done(const TableKey *key, AutovacuumReason reason, const AutovacuumRes
 	{
 		entry->last_reason = reason;
 		note_end(entry, result);
-		entry->done_seconds = entry->last_seconds;
 		if (reason != REASON_ENGINE)
 			entry->by_server++;
 		else
@@ -318,27 +316,6 @@ table_log_audit_has_failed(const TableKey *key)
 	has_failed = entry != NULL && entry->breaker_until == DT_NOEND;
 	LWLockRelease(lock);
 	return has_failed;
-}
-
-/*
- * table_log_last_seconds
- *		How long did the last autovacuum of a table take that came to its end?
- *		False if that isn't known.
- */
-bool
-table_log_last_seconds(const TableKey *key, double *seconds)
-{
-	TableEntry *entry;
-
-	Assert(entries == NULL || !LWLockHeldByMe(lock));
-
-	if (entries == NULL)
-		return false;
-	LWLockAcquire(lock, LW_SHARED);
-	entry = hash_search(entries, key, HASH_FIND, NULL);
-	*seconds = entry != NULL ? entry->done_seconds : 0;
-	LWLockRelease(lock);
-	return *seconds > 0;
 }
 
 /*

@@ -65,7 +65,6 @@ extern TimestampTz table_log_failed(const TableKey *key, int sqlerrcode, bool is
 extern bool table_log_audit_has_failed(const TableKey *key);
 
 /* For any session; table_log_forget closes breakers.  No errors. */
-extern bool table_log_last_seconds(const TableKey *key, double *seconds);
 extern int64 table_log_forget(const TableKey *key);
 
 #endif							/* CYCLONE_TABLE_LOG_H */

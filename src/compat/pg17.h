@@ -166,27 +166,6 @@ compat_pgstat_report_vacuum(Relation rel, PgStat_Counter live,
 						 live, dead);
 }
 
-/* compat_vacuum_max_threshold -- autovacuum's threshold of dead rows has no bound. */
-static inline int
-compat_vacuum_max_threshold(const AutoVacOpts *opts)
-{
-	return -1;
-}
-
-/* compat_unfrozen_share -- the share of a table that counts for inserted rows: all. */
-static inline float4
-compat_unfrozen_share(Form_pg_class form)
-{
-	return 1;
-}
-
-/* compat_total_autovacuum_ms -- what all autovacuums of a table took; -1: not known. */
-static inline int64
-compat_total_autovacuum_ms(const PgStat_StatTabEntry *entry)
-{
-	return -1;
-}
-
 /* compat_may_signal_autovacuum -- may a role, no superuser, cancel autovacuum workers?  No. */
 static inline bool
 compat_may_signal_autovacuum(Oid role)

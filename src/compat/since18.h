@@ -175,39 +175,6 @@ compat_make_index_info(void)
 	return makeIndexInfo(1, 1, BTREE_AM_OID, NIL, NIL, false, false, true, false, false, false);
 }
 
-/*
- * compat_vacuum_max_threshold
- *		The upper bound of autovacuum's threshold of dead rows; -1 for no bound.
- */
-static inline int
-compat_vacuum_max_threshold(const AutoVacOpts *opts)
-{
-	return opts != NULL && opts->vacuum_max_threshold >= -1 ?
-		opts->vacuum_max_threshold : autovacuum_vac_max_thresh;
-}
-
-/*
- * compat_unfrozen_share
- *		The share of a table that autovacuum's threshold of inserted rows goes by.
- */
-static inline float4
-compat_unfrozen_share(Form_pg_class form)
-{
-	if (form->relpages <= 0 || form->relallfrozen <= 0)
-		return 1;
-	return 1 - (float4) Min(form->relallfrozen, form->relpages) / form->relpages;
-}
-
-/*
- * compat_total_autovacuum_ms
- *		What all autovacuums of a table together took, in milliseconds; -1: not known.
- */
-static inline int64
-compat_total_autovacuum_ms(const PgStat_StatTabEntry *entry)
-{
-	return entry->total_autovacuum_time;
-}
-
 /* compat_may_signal_autovacuum -- may a role, no superuser, cancel autovacuum workers? */
 static inline bool
 compat_may_signal_autovacuum(Oid role)

@@ -250,37 +250,6 @@ history_rows_copy(HistoryRow **rows)
 }
 
 /*
- * history_rows_last_autovacuum
- *		Find how long the last autovacuum of a table took that was done.  Returns
- *		false if that isn't known.  The database of a shared catalog is InvalidOid.
- */
-bool
-history_rows_last_autovacuum(Oid database, Oid relid, double *seconds)
-{
-	const TableKey key = {.database = database,.relid = relid,.user_id = InvalidOid};
-	const HistoryTable *table;
-	bool		is_known = false;
-
-	Assert(shared == NULL || !LWLockHeldByMe(rows_lock));
-
-	if (shared == NULL)
-		return false;
-	LWLockAcquire(rows_lock, LW_SHARED);
-	table = find_table(&key);
-	for (int slot = table != NULL ? table->oldest : NO_ROW; slot != NO_ROW; slot = slots[slot].newer)
-	{
-		const HistoryRow *row = &slots[slot].row;
-
-		if (row->started_by != HISTORY_AUTOVACUUM || row->outcome != HISTORY_DONE)
-			continue;
-		*seconds = (double) (row->end - row->start) / USECS_PER_SEC;
-		is_known = true;
-	}
-	LWLockRelease(rows_lock);
-	return is_known;
-}
-
-/*
  * history_rows_forget
  *		Remove all rows, here and in the file.  Returns how many there were.
  *

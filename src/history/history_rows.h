@@ -73,7 +73,6 @@ extern void history_rows_load(void);
 extern bool history_rows_are_kept(void);
 extern void history_rows_add(HistoryRow *row);
 extern int	history_rows_copy(HistoryRow **rows);
-extern bool history_rows_last_autovacuum(Oid database, Oid relid, double *seconds);
 extern int64 history_rows_forget(void);
 extern void history_rows_look_for_dropped(void);
 

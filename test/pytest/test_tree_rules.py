@@ -164,7 +164,7 @@ def test_a_file_of_tests_that_the_proofs_leave_out_is_found():
     assert script("check-docs").unnamed_tests(text.replace("test_seam.py", "")) == ["test_seam.py"]
 
 
-@pytest.mark.parametrize("major, name", [(17, "compat_vacuum_max_threshold"), (19, "compat_total_autovacuum_ms"), (19, "compat_repack_by_server")])
+@pytest.mark.parametrize("major, name", [(17, "compat_pgstat_report_vacuum"), (19, "compat_may_signal_autovacuum"), (19, "compat_repack_by_server")])
 def test_a_difference_that_no_test_comes_by_is_found(monkeypatch, major, name):
     """On each version on which it is one, though it may mean nothing on others."""
     assert versions.problems() == []

@@ -335,7 +335,7 @@ def test_where_the_server_refuses_transaction_ids(new_cluster, workers):
         assert f"parallel workers: {workers} planned" in said
         assert conn.execute("SELECT age(relfrozenxid) < 100 FROM pg_class WHERE oid = 't'::regclass").fetchone() == (True,)
         assert conn.execute("SELECT kind, name FROM cyclone.horizon_details WHERE is_oldest_for_catalogs").fetchone() == ("replication slot", "late")
-        assert conn.execute("SELECT count(*) FROM cyclone.advice_details WHERE xid_age > xid_limit").fetchone()[0] > 0
+        assert conn.execute("SELECT count(*) FROM cyclone.advice WHERE xid_age > xid_limit").fetchone()[0] > 0
         with pytest.raises(psycopg.errors.ProgramLimitExceeded, match="not accepting commands"):
             conn.execute("VACUUM (FULL INPLACE) t")
         conn.execute("SELECT pg_drop_replication_slot('late')")

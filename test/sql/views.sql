@@ -11,7 +11,7 @@ CREATE TABLE t (id int PRIMARY KEY, v text) WITH (autovacuum_enabled = off, vacu
 INSERT INTO t SELECT i, 'row ' || i FROM generate_series(1, 10000) i;
 DELETE FROM t WHERE id % 2 = 0;
 SELECT pg_stat_force_next_flush();
-SELECT relation, autovacuum_enabled, dead_rows FROM cyclone.advice_details WHERE relation = 't'::regclass;
+SELECT relation, autovacuum_enabled, dead_rows FROM cyclone.advice WHERE relation = 't'::regclass;
 SELECT count(*) FROM cyclone.progress WHERE datname = current_database();
 
 -- who has a snapshot holds VACUUM back
