@@ -1,10 +1,9 @@
 """Measures what it is worth that autovacuum runs on pg_cyclone's engine, and what it costs those who don't use it.
 
-Three parts (`--only` chooses). churn: a load that changes two tables all the time, and autovacuum with the server's defaults by
-PostgreSQL, by the engine, and by the engine with the latency target auto; bloat, latencies and processor time. freeze: the autovacuum to
-prevent wraparound of a large table, by PostgreSQL and by the engine with one parallel worker. seam: a server that preloads
-pg_cyclone and has it off against one without it.
-`make bench-autovacuum AUTOVACUUM_ARGS="--minutes 1.5 --churn-rows 60000 --rows 2000000 --seam-rounds 3"` to try it out.
+Two parts (`--only` chooses). churn: a load that changes two tables all the time, and autovacuum with the server's defaults by
+PostgreSQL, by the engine, and by the engine with the latency target auto; bloat, latencies and processor time. seam: a server that
+preloads pg_cyclone and has it off against one without it.
+`make bench-autovacuum AUTOVACUUM_ARGS="--minutes 1.5 --churn-rows 60000 --seam-rounds 3"` to try it out.
 """
 
 import argparse
@@ -14,12 +13,12 @@ from pathlib import Path
 
 from rich.console import Console
 
-from autovacuum import churn, freeze, seam
+from autovacuum import churn, seam
 from autovacuum.report import Report, print_report, save_results
 from circumstances import RESULTS, add_common_arguments, find_circumstances, print_circumstances
 from cyclone_lab import build
 
-PARTS = ("churn", "freeze", "seam")
+PARTS = ("churn", "seam")
 
 
 def parse_arguments() -> argparse.Namespace:
@@ -32,13 +31,11 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--churn-rows", type=int, default=1_000_000, metavar="N",
                         help="rows of each of its two tables (default: %(default)s)")  # fmt: skip
     parser.add_argument("--rate", type=float, help="its load in transactions a second, without measuring the most")
-    parser.add_argument("--rows", type=int, default=20_000_000, metavar="N", help="rows of freeze (default: %(default)s)")
-    parser.add_argument("--rounds", type=int, default=3, metavar="N", help="rounds of freeze (default: %(default)s)")
     parser.add_argument("--seam-rounds", type=int, default=15, metavar="N", help="rounds of seam (default: %(default)s)")
     add_common_arguments(parser, RESULTS / "autovacuum")
     options = parser.parse_args()
-    if min(options.churn_rows // churn.CLIENTS, options.rows, options.rounds, options.seam_rounds) < 1 or options.minutes * 60 < 20:
-        parser.error(f"rows and rounds are 1 or more, --churn-rows {churn.CLIENTS} or more, --minutes a third or more")
+    if min(options.churn_rows // churn.CLIENTS, options.seam_rounds) < 1 or options.minutes * 60 < 20:
+        parser.error(f"rounds are 1 or more, --churn-rows {churn.CLIENTS} or more, --minutes a third or more")
     return options
 
 
@@ -48,7 +45,7 @@ def main() -> int:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit("terminated"))  # leave through the context managers
     prefix = build.install(options.major)
     circumstances = find_circumstances(prefix, dict(options.set), options.base)
-    configs = {name: {**part.CONFIG, **dict(options.set)} for name, part in zip(PARTS, (churn, freeze, seam))}
+    configs = {name: {**part.CONFIG, **dict(options.set)} for name, part in zip(PARTS, (churn, seam))}
     circumstances |= {f"settings of {part}": configs[part] for part in PARTS if part in options.only}
     print_circumstances(console, circumstances)
 
@@ -59,10 +56,6 @@ def main() -> int:
     try:
         if "seam" in options.only:
             report.seam = seam.measure(prefix, configs["seam"], rounds=options.seam_rounds, base=options.base, say=say)
-        if "freeze" in options.only:
-            report.freeze = freeze.measure(
-                prefix, configs["freeze"], rows=options.rows, rounds=options.rounds, base=options.base, say=say
-            )
         if "churn" in options.only:
             _run_churn(options, prefix, configs["churn"], report, say)
     finally:  # what there is when it is interrupted is worth having, too

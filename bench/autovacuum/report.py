@@ -11,9 +11,8 @@ from matplotlib import pyplot
 from matplotlib.figure import Figure
 from rich.console import Console
 
-from autovacuum import churn, freeze
+from autovacuum import churn
 from autovacuum.churn import Churn
-from autovacuum.freeze import Freeze
 from autovacuum.seam import WITH, WITHOUT, Seam
 from circumstances import circumstances_markdown
 from drawing import STYLE, save_figures
@@ -30,7 +29,6 @@ class Report:
 
     circumstances: dict
     churn: Churn | None = None
-    freeze: Freeze | None = None
     seam: Seam | None = None
 
     def parts(self) -> list[tuple[str, Grid, list[str], list[str]]]:
@@ -38,8 +36,6 @@ class Report:
         parts = []
         if self.churn and self.churn.runs:
             parts.append((_churn_title(self.churn), churn_grid(self.churn), goal_lines(self.churn), churn_objections(self.churn)))
-        if self.freeze and self.freeze.runs:
-            parts.append((_freeze_title(self.freeze), freeze_grid(self.freeze), [], self.freeze.objections()))
         if self.seam and self.seam.measured:
             parts.append(("Cost for those who don't use it", seam_grid(self.seam), [], []))
         return parts
@@ -104,20 +100,6 @@ def churn_objections(measured: Churn) -> list[str]:
         if not run.autovacuums:
             found.append(f"{run.name}: no autovacuum came to its end; more --minutes, or fewer --churn-rows")
     return found
-
-
-def freeze_grid(measured: Freeze) -> Grid:
-    """Return a row for each contender."""
-    header = ["forced freeze by", "median, s", "min–max", "times as fast (lowest–highest round)", "CPU s of the server"]
-    rows = []
-    for name in freeze.CONTENDERS:
-        runs = measured.runs_of(name)
-        if runs:
-            seconds = [run.seconds for run in runs]
-            ratio = _spread(measured.ratios(), ".2f") if name != freeze.CORE and measured.ratios() else ""
-            rows.append([name, f"{median(seconds):.2f}", f"{min(seconds):.2f}–{max(seconds):.2f}", ratio,
-                         f"{median(run.processor_seconds for run in runs):.2f}"])  # fmt: skip
-    return Grid(header, rows)
 
 
 def seam_grid(measured: Seam) -> Grid:
@@ -192,11 +174,6 @@ def _churn_title(measured: Churn) -> str:
         f" shared_buffers {measured.buffers},"
         f" {measured.rate:.0f} transactions a second{most}, {measured.minutes:g} minutes"
     )
-
-
-def _freeze_title(measured: Freeze) -> str:
-    heap, indexes = measured.heap_bytes // MEBIBYTE, measured.index_bytes // MEBIBYTE
-    return f"Forced freeze of {measured.rows:,} rows: heap {heap} MB, three indexes {indexes} MB, no delay"
 
 
 def _spread(ratios: list[float], form: str) -> str:
