@@ -31,7 +31,6 @@ CONFIG = {
     "max_prepared_transactions": 5,
     "min_parallel_table_scan_size": 0,
     "min_parallel_index_scan_size": 0,
-    "cyclone.check_disk_space": "off",
 }
 POINTS = ("heap-scan:leader", "btree-page:any", "heap-vacuum:worker", "index-cleanup:any", "heap-copy:any", "rewrite-swapped:leader",
           "inplace-half:leader", "inplace-value:leader", "inplace-batch:leader")  # fmt: skip

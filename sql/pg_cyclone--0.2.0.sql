@@ -221,7 +221,7 @@ LANGUAGE C STRICT VOLATILE PARALLEL UNSAFE
 AS 'MODULE_PATHNAME', 'pg_cyclone_pause';
 
 COMMENT ON FUNCTION pause(int) IS
-'Pauses a running VACUUM, for cyclone.max_pause at most; for roles that may cancel it. It keeps what it has done, and its lock on the table. False, with a warning, if the process runs no VACUUM, or one that prevents transaction ID wraparound.';
+'Pauses a running VACUUM, for an hour at most; for roles that may cancel it. It keeps what it has done, and its lock on the table. False, with a warning, if the process runs no VACUUM, or one that keeps readers out, as VACUUM FULL does, or that prevents transaction ID wraparound.';
 
 CREATE FUNCTION pause()
 RETURNS int

@@ -42,9 +42,9 @@ int			cyclone_debug_failed_probe = 0;
 int			cyclone_debug_free_disk_mb = 0;
 int			cyclone_debug_fsm_blocks = 0;
 int			cyclone_debug_horizon_wait = 0;
+int			cyclone_debug_longest_hold = 0;
 int			cyclone_debug_max_duties = 0;
 int			cyclone_debug_max_duty_tries = 0;
-int			cyclone_debug_max_free_mb = 0;
 int			cyclone_debug_max_pin_ms = 0;
 int			cyclone_debug_max_tables = 0;
 int			cyclone_debug_max_tree_pages = 0;
@@ -125,6 +125,10 @@ static const struct
 		"How long VACUUM (FULL INPLACE) waits for others, in ms.",
 		"0 is as long as usual.",
 	&cyclone_debug_horizon_wait, 0, INT_MAX, PGC_SUSET},
+	{"cyclone.debug_longest_hold",
+		"How many ms a guard holds a VACUUM at most.",
+		"0 is as long as usual.",
+	&cyclone_debug_longest_hold, 0, INT_MAX, PGC_SUSET},
 	{"cyclone.debug_max_duties",
 		"How many pages of a btree may be due at once, besides a range.",
 		"0 is the usual number.",
@@ -133,10 +137,6 @@ static const struct
 		"How often a process tries to lock a pinned page of a btree that is due.",
 		"0 is as often as usual.",
 	&cyclone_debug_max_duty_tries, 0, INT_MAX, PGC_SUSET},
-	{"cyclone.debug_max_free_mb",
-		"The free space of each file system, in MB.",
-		NULL,
-	&cyclone_debug_max_free_mb, 0, INT_MAX, PGC_SUSET},
 	{"cyclone.debug_max_pin_ms",
 		"How long a process waits for pinned pages of a table, in ms.",
 		"0 is as long as usual.",

@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * disk_free.h
- *	  How much of a file system is free.
+ *	  How much of a file system is free, and how much should be.
  *
  * Portions Copyright (c) 2026, the pg_cyclone developers
  *
@@ -24,8 +24,18 @@ typedef struct DiskFree
  * while the library is preloaded.
  */
 extern void disk_free_init(void);
+extern bool disk_free_is_allowed(void);
 
-/* The space of the file system that has this path; false if that can't be found out. */
+/*
+ * The space of the file system that has this path; false, with errno if asking is allowed,
+ * if that can't be found out.
+ */
 extern bool disk_free(const char *path, DiskFree *result);
+
+/*
+ * How much of a file system of this size is to stay free, in bytes: min_free is as
+ * settings_parse_min_free_disk makes it.
+ */
+extern uint64 disk_free_bound(double min_free, uint64 size_bytes);
 
 #endif							/* CYCLONE_DISK_FREE_H */

@@ -35,13 +35,9 @@ char	   *cyclone_databases = NULL;
 int			cyclone_history_size = 5000;
 int			cyclone_index_wait = 600000;
 int			cyclone_log_min_duration = -1;
-char	   *cyclone_delayed_standbys = NULL;
-char	   *cyclone_lag_of = NULL;
-int			cyclone_max_pause = 3600;
 int			cyclone_max_replica_lag = 0;
 int			cyclone_max_wal_rate = 0;
 double		cyclone_min_free_disk = 0;
-int			cyclone_check_disk_space = DISK_SPACE_WARNING;
 int			cyclone_preserve_page_cache = PRESERVE_AUTO;
 bool		cyclone_system_calls = true;
 char	   *cyclone_tables = NULL;
@@ -94,13 +90,6 @@ static const struct
 
 static bool is_in_files[lengthof(mistakes)];
 
-static const struct config_enum_entry disk_space_checks[] = {
-	{"off", DISK_SPACE_OFF, false},
-	{"warning", DISK_SPACE_WARNING, false},
-	{"error", DISK_SPACE_ERROR, false},
-	{NULL, 0, false}
-};
-
 static const struct config_enum_entry preserve_options[] = {
 	{"auto", PRESERVE_AUTO, false},
 	{"on", PRESERVE_ON, false},
@@ -125,8 +114,6 @@ static void define_page_cache_setting(void);
 static void define_reports(void);
 static bool check_min_free_disk(char **newval, void **extra, GucSource source);
 static void assign_min_free_disk(const char *newval, void *extra);
-static bool check_lag_of(char **newval, void **extra, GucSource source);
-static bool check_delayed_standbys(char **newval, void **extra, GucSource source);
 
 /* settings_init -- see settings.h. */
 void
@@ -134,15 +121,6 @@ settings_init(void)
 {
 	define_audit_setting();
 	define_autovacuum_settings();
-
-	DefineCustomEnumVariable("cyclone.check_disk_space",
-							 "VACUUM FULL compares the disk space that it is likely to need with what is free.",
-							 "What it does if that may not suffice: nothing, a warning, or an error before any work.",
-							 &cyclone_check_disk_space,
-							 DISK_SPACE_WARNING, disk_space_checks,
-							 PGC_USERSET,
-							 0,
-							 NULL, NULL, NULL);
 
 	define_patterns("cyclone.databases",
 					"The databases in which pg_cyclone takes VACUUM and autovacuum from the server, as a list of patterns.",
@@ -343,41 +321,13 @@ settings_check_patterns(char **newval, void **extra, GucSource source)
 	return is_list;
 }
 
-/* define_guards -- those whose names begin with cyclone.max, and those about standbys. */
+/* define_guards -- those about WAL, standbys and disks. */
 static void
 define_guards(void)
 {
-	DefineCustomStringVariable("cyclone.delayed_standbys",
-							   "Standbys with a recovery_min_apply_delay, by their application names.",
-							   "For cyclone.max_replica_lag it counts what they have received, not what they have replayed.",
-							   &cyclone_delayed_standbys,
-							   "",
-							   PGC_SIGHUP,
-							   0,
-							   check_delayed_standbys, NULL, NULL);
-
-	DefineCustomStringVariable("cyclone.lag_of",
-							   "The standbys and subscribers that cyclone.max_replica_lag is about.",
-							   "\"all\", \"sync\" for those in synchronous_standby_names, or a list of application names.",
-							   &cyclone_lag_of,
-							   "all",
-							   PGC_SIGHUP,
-							   0,
-							   check_lag_of, NULL, NULL);
-
-	DefineCustomIntVariable("cyclone.max_pause",
-							"How long a VACUUM stays paused that cyclone.pause() has paused.",
-							"Its table stays locked meanwhile. If it is paused again, the time begins anew. The lag of a standby holds VACUUMs for no longer, either.",
-							&cyclone_max_pause,
-							3600,
-							1, 24 * 3600,
-							PGC_SUSET,
-							GUC_UNIT_S,
-							NULL, NULL, NULL);
-
 	DefineCustomIntVariable("cyclone.max_replica_lag",
 							"How long standbys and subscribers may lag because of VACUUM.",
-							"It writes less WAL as they come to that lag, and stands still at it; 0: it doesn't care.",
+							"It writes less WAL as they come to that lag, and stands still for a while at it; 0: it doesn't care.",
 							&cyclone_max_replica_lag,
 							0,
 							0, INT_MAX,
@@ -397,7 +347,7 @@ define_guards(void)
 
 	DefineCustomStringVariable("cyclone.min_free_disk",
 							   "How much of a disk VACUUM leaves free.",
-							   "A share, as \"5%\", or a size; 0: it doesn't look. VACUUM waits below it while WAL is retained, and VACUUM FULL ends.",
+							   "A share, as \"5%\", of which 10 GB at most count, or a size; 0: it doesn't look. VACUUM waits below it while more WAL is retained than is free, and VACUUM FULL ends.",
 							   &min_free_disk,
 							   MIN_FREE_DISK_DEFAULT,
 							   PGC_SUSET,
@@ -480,39 +430,4 @@ static void
 assign_min_free_disk(const char *newval, void *extra)
 {
 	memcpy(&cyclone_min_free_disk, extra, sizeof(cyclone_min_free_disk));
-}
-
-/* check_lag_of -- the check hook of the parameter. */
-static bool
-check_lag_of(char **newval, void **extra, GucSource source)
-{
-	if (settings_is_standby_list(*newval, false))
-		return true;
-	GUC_check_errdetail("It is \"all\", \"sync\", or a list of application names, of at most %d characters.",
-						STANDBYS_SIZE - 1);
-	return false;
-}
-
-/* check_delayed_standbys -- likewise. */
-static bool
-check_delayed_standbys(char **newval, void **extra, GucSource source)
-{
-	if (settings_is_standby_list(*newval, true))
-		return true;
-	GUC_check_errdetail("It is a list of application names, of at most %d characters.",
-						STANDBYS_SIZE - 1);
-	return false;
-}
-
-/* settings_is_standby_list -- is this a list of names that fits in shared memory? */
-bool
-settings_is_standby_list(const char *value, bool may_be_empty)
-{
-	char	   *copy = pstrdup(value);
-	List	   *names;
-	bool		is_list = SplitGUCList(copy, ',', &names) && (may_be_empty || names != NIL);
-
-	list_free(names);
-	pfree(copy);
-	return is_list && strlen(value) < STANDBYS_SIZE;
 }

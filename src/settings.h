@@ -15,14 +15,6 @@
 /* The most rows that cyclone.history may have */
 #define HISTORY_MAX_SIZE	20000
 
-/* What VACUUM FULL does if disk space may not suffice */
-typedef enum DiskSpaceCheck
-{
-	DISK_SPACE_OFF,
-	DISK_SPACE_WARNING,
-	DISK_SPACE_ERROR,
-} DiskSpaceCheck;
-
 /* cyclone.preserve_page_cache */
 typedef enum PreservePageCache
 {
@@ -35,17 +27,11 @@ typedef enum PreservePageCache
 extern double cyclone_audit;	/* share of pages */
 extern bool cyclone_autovacuum;
 extern int	cyclone_autovacuum_max_parallel_workers;
-extern int	cyclone_check_disk_space;
 extern char *cyclone_databases; /* patterns: see scope.c */
-extern char *cyclone_delayed_standbys;
 extern int	cyclone_history_size;	/* rows */
 extern int	cyclone_index_wait; /* ms */
 #define MIN_FREE_DISK_DEFAULT	"5%"
-#define STANDBYS_SIZE	1024	/* of a list of standbys, with its end */
-
-extern char *cyclone_lag_of;
 extern int	cyclone_log_min_duration;	/* ms; -1: log nothing */
-extern int	cyclone_max_pause;	/* s */
 extern int	cyclone_max_replica_lag;	/* ms; 0: no bound */
 extern int	cyclone_max_wal_rate;	/* kB a second; 0: no bound */
 extern double cyclone_min_free_disk;	/* see settings_parse_min_free_disk */
@@ -71,7 +57,6 @@ extern void settings_shmem_init(void);
  */
 extern void settings_note_files(void);
 extern void settings_init(void);
-extern bool settings_is_standby_list(const char *value, bool may_be_empty);
 extern bool settings_check_patterns(char **newval, void **extra, GucSource source);
 extern bool settings_parse_min_free_disk(const char *value, double *result);
 

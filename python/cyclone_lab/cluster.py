@@ -87,6 +87,7 @@ class Cluster:
         self.env: dict[str, str] = {}  # for the server, besides the usual
         self.wrapper: list[str] = []  # a command that runs the server, such as valgrind
         self.forbidden_calls: tuple[str, ...] = ()  # system calls that end the process which makes one
+        self.refused_calls: tuple[str, ...] = ()  # those that fail
         self.postmaster: subprocess.Popen | None = None
         _read_until[self] = 0
         hand_over(self.home)
@@ -161,6 +162,8 @@ class Cluster:
         _quit_when_parent_dies()
         if self.forbidden_calls:
             seccomp.forbid(self.forbidden_calls)
+        if self.refused_calls:
+            seccomp.forbid(self.refused_calls, seccomp.REFUSE)
 
     def wait_for_recovery(self) -> None:
         """Wait until the server, which is starting, takes connections; raise RuntimeError with its log if it does not."""

@@ -55,7 +55,6 @@ CONFIG = {
     "max_wal_size": "256MB",
     "min_wal_size": "128MB",
     "jit": "off",
-    "cyclone.check_disk_space": "off",
 }
 # Each life has one value of each
 CHOICES = {

@@ -50,7 +50,6 @@ CONFIG = {
     "cyclone.debug_workers": 2,
     "cyclone.debug_max_tree_pages": 2,
     "cyclone.debug_horizon_wait": 10,
-    "cyclone.check_disk_space": "off",
 }
 OTHER = "other"
 

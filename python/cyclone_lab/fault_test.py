@@ -49,7 +49,6 @@ CONFIG = {
     "wal_skip_threshold": 0,  # with wal_level minimal, what is committed is synced instead
     "statement_timeout": "1min",
     "jit": "off",
-    "cyclone.check_disk_space": "off",
 }
 CHOICES = {"fsync": ("off", "on"), "wal_level": ("replica", "minimal"), "max_wal_senders": (0,)}
 CHOICES_18 = {"io_method": ("sync", "worker")}

@@ -1,6 +1,7 @@
-"""A filter that ends each process that makes one of these system calls, on Linux, x86-64 and arm64. Needs no privilege."""
+"""A filter that ends each process that makes one of these system calls, or has them fail, on Linux, x86-64 and arm64. Needs no privilege."""
 
 import ctypes
+import errno
 import platform
 import struct
 
@@ -17,16 +18,16 @@ NUMBERS = {
 }  # fmt: skip
 CALLS = tuple(NUMBERS["x86_64"])
 PR_SET_SECCOMP, PR_SET_NO_NEW_PRIVS, SECCOMP_MODE_FILTER = 22, 38, 2
-KILL_PROCESS, ALLOW = 0x80000000, 0x7FFF0000
+KILL_PROCESS, REFUSE, ALLOW = 0x80000000, 0x00050000 | errno.EPERM, 0x7FFF0000
 LOAD, JUMP_IF_EQUAL, RETURN = 0x20, 0x15, 0x06
 
 
-def forbid(calls: tuple[str, ...]) -> None:
-    """Have the kernel end this process, and its children, at such a call. Raises OSError."""
+def forbid(calls: tuple[str, ...], verdict: int = KILL_PROCESS) -> None:
+    """Have the kernel end this process, and its children, at such a call, or refuse it. Raises OSError."""
     numbers = [NUMBERS[platform.machine()][call] for call in calls]
     program = [(LOAD, 0, 0, 0)]
     program += [(JUMP_IF_EQUAL, len(numbers) - place, 0, number) for place, number in enumerate(numbers)]
-    program += [(RETURN, 0, 0, ALLOW), (RETURN, 0, 0, KILL_PROCESS)]
+    program += [(RETURN, 0, 0, ALLOW), (RETURN, 0, 0, verdict)]
     code = ctypes.create_string_buffer(b"".join(struct.pack("=HBBI", *instruction) for instruction in program))
     filter_program = ctypes.create_string_buffer(struct.pack("@HP", len(program), ctypes.addressof(code)))
     libc = ctypes.CDLL(None, use_errno=True)

@@ -50,6 +50,11 @@ class Disk:
                     pass
         return sizes
 
+    def free(self) -> int:
+        """Return how many bytes are free."""
+        state = os.statvfs(self.folder)
+        return state.f_bavail * state.f_frsize
+
     def remove(self) -> None:
         """Take a small disk away; its files are not in use any more."""
         if self.small:
@@ -58,10 +63,19 @@ class Disk:
 
 def move_wal(cluster: Cluster, megabytes: int) -> Disk:
     """Put the WAL of a cluster that is stopped on a small disk of its own, which `can_be_small` allowed; return the disk."""
-    disk, wal = Disk(cluster.home / "wal", small=True, megabytes=megabytes), cluster.data / "pg_wal"
-    subprocess.run(["cp", "--archive", f"{wal}/.", disk.folder], check=True)
-    shutil.rmtree(wal)
-    wal.symlink_to(disk.folder)
+    return _move(cluster.data / "pg_wal", Disk(cluster.home / "wal", small=True, megabytes=megabytes))
+
+
+def move_data(cluster: Cluster, megabytes: int) -> Disk:
+    """The same for all of its data directory."""
+    return _move(cluster.data, Disk(cluster.home / "small", small=True, megabytes=megabytes))
+
+
+def _move(folder: Path, disk: Disk) -> Disk:
+    """Have a folder be on that disk."""
+    subprocess.run(["cp", "--archive", f"{folder}/.", disk.folder], check=True)
+    shutil.rmtree(folder)
+    folder.symlink_to(disk.folder)
     return disk
 
 

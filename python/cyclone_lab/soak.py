@@ -53,7 +53,6 @@ CONFIG = {
     "max_parallel_workers_per_gather": 0,
     "statement_timeout": "3min",
     "jit": "off",
-    "cyclone.check_disk_space": "off",
 }
 STANDBY = {"hot_standby_feedback": "on", "max_standby_streaming_delay": "5s", "wal_receiver_status_interval": 1}
 TROUBLE = re.compile(r"PANIC|TRAP:|inconsistent page|was terminated by signal")

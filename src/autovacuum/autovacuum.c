@@ -240,7 +240,9 @@ note_failure(const TableInHand *table)
 	bool		is_audits = audit_mark_is_set();
 	TimestampTz until;
 
-	if (!is_audits && ERRCODE_TO_CATEGORY(sqlerrcode) == ERRCODE_OPERATOR_INTERVENTION)
+	/* a full disk is no fault of the engine's */
+	if (!is_audits && (ERRCODE_TO_CATEGORY(sqlerrcode) == ERRCODE_OPERATOR_INTERVENTION ||
+					   sqlerrcode == ERRCODE_DISK_FULL))
 	{
 		table_log_cancelled(table->key, table->result);
 		return;

@@ -3,27 +3,19 @@
  * disk.c
  *	  No vacuum that can wait fills a disk.
  *
- * A vacuum of any kind writes WAL.  As a rule a checkpoint makes room for more.  But a
- * replication slot may retain WAL, or an archiver that fails.  Then all that is written
- * stays, and when pg_wal is full the server goes down.  So where less is free than
- * cyclone.min_free_disk, and WAL is retained, a vacuum waits until one of these changes.
+ * A vacuum writes WAL, which as a rule the next checkpoint removes.  Where a replication
+ * slot or an archiver that fails retains it, it stays, and when pg_wal is full the server
+ * goes down.  So where less is free than cyclone.min_free_disk says, and they retain more
+ * than is free, a vacuum waits until one of these changes, and then ends with an error.
+ * Where there is room for less than LEAST_SEGMENTS files of WAL it does so in any case, and
+ * one that begins there ends at once.  It never asks for a checkpoint.
+ *
+ * VACUUM FULL, which writes a second copy of the table, and whose lock keeps readers out,
+ * ends at once wherever less is free than the bound, also in the table's file system.
  * FULL INPLACE, once it moves rows, ends with what it has achieved.
  *
- * Where no WAL is retained a vacuum goes on however little is free, as what it frees may
- * be what is missing: with a checkpoint whenever WAL would fill the disk before the server
- * makes one (wal_room.c).  There room for ROOM_SEGMENTS files of WAL counts as too little,
- * whatever the setting.
- *
- * VACUUM FULL doesn't go on: it writes a second copy of the table, so it ends with an
- * error, for the table's file system or that of pg_wal.  It waits for a checkpoint at
- * most, as no other session gets to the table meanwhile.  FULL INPLACE leaves an index as
- * it is if there is no room for a second one beside what is to stay free
- * (rewrite/disk_space.c).
- *
- * One of a vacuum's processes looks, whichever comes first.  Where there is room it looks
- * once a second, and more often the less there is above the bound: a server that writes
- * FASTEST_WRITES is not to fill a small disk between two looks.  In the routines of other
- * access methods no process looks.
+ * One of a vacuum's processes looks, once a second, and more often the less there is above
+ * the bound: no disk is to be filled between two looks.  README.md has the numbers.
  *
  * Portions Copyright (c) 2026, the pg_cyclone developers
  *
@@ -37,42 +29,34 @@
 #include "access/xlog_internal.h"
 #include "access/xlogarchive.h"
 #include "commands/vacuum.h"
-#include "postmaster/pgarch.h"
 #include "replication/slot.h"
 #include "storage/fd.h"
-#include "utils/builtins.h"
 
+#include "clock.h"
 #include "compat.h"
 #include "debug_point.h"
 #include "disk_free.h"
-#include "guards/guards.h"
 #include "guards/guards_state.h"
-#include "clock.h"
 #include "report/pretty_bytes.h"
 
 /* The longest and the shortest time between two looks */
 #define LOOK_NS				((uint64) NS_PER_S)
 #define SHORTEST_LOOK_NS	(LOOK_NS / 50)
-
 /* No disk is filled faster than this, in bytes a second: twice what NVMe takes. */
 #define FASTEST_WRITES		(4.0 * 1024 * 1024 * 1024)
+/* Less than this number of files of WAL is no room; that of a vacuum which is ending */
+#define LEAST_SEGMENTS		2
+#define LEAST_WHILE_ENDING	1
 
-/* Where fewer files of WAL than these have room, WAL that nobody retains may be too much. */
-#define ROOM_SEGMENTS		4
-
-/* Of the segments that an archiver has not done yet one may be in its hands. */
-#define READY_SEGMENTS		2
-
-static uint64 look(GuardedVacuum *vacuum, double min_free);
+static uint64 look_at_file_systems(GuardedVacuum *vacuum, double min_free, uint64 now);
 static uint64 time_to_next_look(uint64 free_bytes, uint64 bound);
-static bool is_short(const char *path, double min_free, uint64 *free_bytes, uint64 *bound);
-static uint64 bytes_of(double min_free, uint64 size_bytes);
-static DiskHolder find_holder(void);
-static bool archiver_is_behind(void);
-static bool last_segments_are_ready(void);
-static bool is_ready(const char *segment);
-static char *holder_name(DiskHolder holder);
+static bool find_free(const char *path, double min_free, uint64 *free_bytes, uint64 *bound);
+static bool wal_has_room(uint64 free_bytes, bool is_ending);
+static DiskHolder find_wal_holder(uint64 free_bytes);
+static uint64 slots_retain(uint64 free_bytes);
+static bool archiver_retains_more(uint64 bytes);
 static char *holding_slot(void);
+static void warn_of_going_on(GuardedVacuum *vacuum, uint64 free_bytes);
 static void end_rewrite(GuardedVacuum *vacuum, const char *path, uint64 free_bytes, uint64 bound);
 
 /* guards_look_at_disk -- look, unless a process has just looked, or no bound is set. */
@@ -80,17 +64,15 @@ void
 guards_look_at_disk(uint64 now)
 {
 	GuardedVacuum *vacuum = guarded.vacuum;
-	double		min_free;
-	uint64		due;
+	double		min_free = read_double(&vacuum->min_free_disk);
+	uint64		due = pg_atomic_read_u64(&vacuum->next_disk_look);
 
-	min_free = read_double(&vacuum->min_free_disk);
-	due = pg_atomic_read_u64(&vacuum->next_disk_look);
 	if (now < due || !pg_atomic_compare_exchange_u64(&vacuum->next_disk_look, &due, now + LOOK_NS))
 		return;
 	if (min_free == 0 || VacuumFailsafeActive)
 		pg_atomic_write_u32(&vacuum->disk_stops, DISK_NONE);
 	else
-		pg_atomic_write_u64(&vacuum->next_disk_look, now + look(vacuum, min_free));
+		pg_atomic_write_u64(&vacuum->next_disk_look, now + look_at_file_systems(vacuum, min_free, now));
 }
 
 /* guards_forget_disk -- the command goes on to another table, and what ended the one before may be over. */
@@ -111,239 +93,182 @@ guards_disk_reserve(uint64 size_bytes)
 {
 	GuardedVacuum *vacuum = guarded.vacuum;
 
-	if (vacuum == NULL || VacuumFailsafeActive || pg_atomic_read_u32(&vacuum->is_urgent) != 0)
+	if (vacuum == NULL || VacuumFailsafeActive || guards_hurry_of(vacuum) >= HURRY_WRAPAROUND)
 		return 0;
-	return bytes_of(read_double(&vacuum->min_free_disk), size_bytes);
-}
-
-/* guards_disk_holder -- what a vacuum waits for, for people, palloc'd; NULL if for nothing any more. */
-char *
-guards_disk_holder(GuardedVacuum *vacuum)
-{
-	return holder_name(pg_atomic_read_u32(&vacuum->disk_stops));
-}
-
-/* holder_name -- likewise, of one that was found. */
-static char *
-holder_name(DiskHolder holder)
-{
-	switch (holder)
-	{
-		case DISK_SLOT:
-			return holding_slot();
-		case DISK_ARCHIVER:
-			return pstrdup("archiver");
-		case DISK_CHECKPOINT:
-			return pstrdup("checkpoint");
-		case DISK_NO_ROOM:
-			return pstrdup("full disk");
-		case DISK_NONE:
-			break;
-	}
-	return NULL;
-}
-
-/* guards_disk_reason -- likewise, in a sentence for the log. */
-char *
-guards_disk_reason(DiskHolder holder)
-{
-	char	   *name;
-
-	switch (holder)
-	{
-		case DISK_CHECKPOINT:
-			return pstrdup("A checkpoint is to remove WAL there.");
-		case DISK_NO_ROOM:
-			return pstrdup("A checkpoint removes no WAL there any more.");
-		case DISK_SLOT:
-		case DISK_ARCHIVER:
-		case DISK_NONE:
-			break;
-	}
-	name = holder_name(holder);
-	return psprintf("WAL is retained there by: %s.", name != NULL ? name : "nobody any more");
+	return disk_free_bound(read_double(&vacuum->min_free_disk), size_bytes);
 }
 
 /*
- * look
+ * look_at_file_systems
  *		How much is free, and does that hold the vacuum?  Returns after which time, in
  *		nanoseconds, to look again.
  */
 static uint64
-look(GuardedVacuum *vacuum, double min_free)
+look_at_file_systems(GuardedVacuum *vacuum, double min_free, uint64 now)
 {
+	bool		ends_at_once = vacuum->readers_wait && guards_hurry_of(vacuum) < HURRY_WRAPAROUND;
+	bool		is_ending = pg_atomic_read_u32(&vacuum->is_ending) != 0;
 	uint64		free_bytes,
 				bound,
 				until_bound,
 				next = LOOK_NS;
 	DiskHolder	holder = DISK_NONE;
-	bool		is_rewrite;
-	uint32		not_yet = 0;
 
-	Assert(vacuum != NULL && min_free != 0);
-	is_rewrite = vacuum->is_locked && pg_atomic_read_u32(&vacuum->is_urgent) == 0;
-	if (is_rewrite)
+	Assert(min_free != 0);
+	if (ends_at_once && find_free(vacuum->path, min_free, &free_bytes, &bound))
 	{
-		if (is_short(vacuum->path, min_free, &free_bytes, &bound))
+		if (free_bytes < bound)
 			end_rewrite(vacuum, vacuum->path, free_bytes, bound);
 		next = time_to_next_look(free_bytes, bound);
 	}
-	if (is_short(XLOGDIR, min_free, &free_bytes, &bound))
+	if (find_free(XLOGDIR, min_free, &free_bytes, &bound))
 	{
-		if (is_rewrite)
+		if (free_bytes < bound && ends_at_once)
 			end_rewrite(vacuum, XLOGDIR, free_bytes, bound);
+		if (!wal_has_room(free_bytes, is_ending))
+			holder = DISK_NO_ROOM;
 		/* what is left to do of a command that is ending may free space */
-		if (pg_atomic_read_u32(&vacuum->is_ending) == 0)
-			holder = find_holder();
-	}
-	if (holder == DISK_NONE && bound != 0)
-	{
-		bound = Max(bound, ROOM_SEGMENTS * (uint64) wal_segment_size);
-		if (free_bytes < bound)
-			holder = wal_room_look(vacuum, free_bytes, now_ns());
-		if (holder == DISK_NO_ROOM && is_rewrite)
-			end_rewrite(vacuum, XLOGDIR, free_bytes, bound);
+		else if (free_bytes < bound && !is_ending)
+			holder = find_wal_holder(free_bytes);
+		until_bound = time_to_next_look(free_bytes, bound);
+		next = Min(next, until_bound);
 	}
 	pg_atomic_write_u64(&vacuum->disk_free, free_bytes);
 	pg_atomic_write_u64(&vacuum->disk_bound, bound);
+	if (holder == DISK_NONE)
+		pg_atomic_write_u64(&vacuum->disk_stop_start, 0);
+	else if (pg_atomic_read_u64(&vacuum->disk_stop_start) == 0)
+		pg_atomic_write_u64(&vacuum->disk_stop_start, now);
 	pg_write_barrier();
 	pg_atomic_write_u32(&vacuum->disk_stops, holder);
-	if (holder != DISK_NONE && holder != DISK_CHECKPOINT && guards_is_urgent(vacuum) &&
-		pg_atomic_compare_exchange_u32(&vacuum->has_logged[GUARD_DISK], &not_yet, 1))
-		ereport(WARNING,
-				(errcode(ERRCODE_DISK_FULL),
-				 errmsg("VACUUM of %s goes on although less is free than \"cyclone.min_free_disk\": it is needed to prevent transaction ID wraparound",
-						guards_vacuum_name(vacuum)),
-				 errdetail("%s are free in the file system of \"%s\". %s",
-						   pretty_bytes(free_bytes), XLOGDIR, guards_disk_reason(holder))));
-
-	/*
-	 * while WAL holds the vacuum there is no hurry, unless a checkpoint is to
-	 * come; else WAL may be found to be retained at any time
-	 */
-	until_bound = time_to_next_look(free_bytes, bound);
-	return holder != DISK_NONE && holder != DISK_CHECKPOINT ? LOOK_NS : Min(next, until_bound);
+	if (holder != DISK_NONE && guards_is_needed(vacuum))
+	{
+		guards_raise_hurry(vacuum, HURRY_WRAPAROUND);
+		warn_of_going_on(vacuum, free_bytes);
+	}
+	else if (holder != DISK_NONE && ends_at_once)
+		disk_end_vacuum(vacuum);
+	/* while it is held there is no hurry; else WAL may be found to be retained at any time */
+	return holder != DISK_NONE ? LOOK_NS : next;
 }
 
-/*
- * time_to_next_look
- *		How long it takes to fill the room above the bound, in nanoseconds.  Without a
- *		bound, and where the figures aren't known, there is no hurry.
- */
+/* time_to_next_look -- how long it takes to fill the room above the bound, in nanoseconds. */
 static uint64
 time_to_next_look(uint64 free_bytes, uint64 bound)
 {
-	if (bound == 0)
-		return LOOK_NS;
 	if (free_bytes <= bound)
 		return SHORTEST_LOOK_NS;
 	return (uint64) Min(Max((free_bytes - bound) / FASTEST_WRITES * LOOK_NS, SHORTEST_LOOK_NS), LOOK_NS);
 }
 
-/* is_short -- is less free in the file system of that path than there should be? */
+/*
+ * find_free
+ *		How much is free in the file system of that path, and how much should be?  False,
+ *		and both are 0, if that can't be found out: then nothing waits, and the log says so.
+ */
 static bool
-is_short(const char *path, double min_free, uint64 *free_bytes, uint64 *bound)
+find_free(const char *path, double min_free, uint64 *free_bytes, uint64 *bound)
 {
 	DiskFree	space;
 
-	Assert(path != NULL && path[0] != '\0');
 	*free_bytes = *bound = 0;
-	/* without figures nothing waits */
 	if (!disk_free(path, &space))
+	{
+		uint32		not_yet = 0;
+
+		/* if it never could be found out the server's start has said so */
+		if (disk_free_is_allowed() &&
+			pg_atomic_compare_exchange_u32(&guards_shared->disk_is_unseen, &not_yet, 1))
+			ereport(LOG,
+					(errmsg("could not find out how much is free in the file system of \"%s\": %m", path),
+					 errhint("cyclone.min_free_disk has no effect there.")));
 		return false;
-	*free_bytes = DEBUG_LIMIT(free_disk_mb, 0) > 0 ?
-		(uint64) DEBUG_LIMIT(free_disk_mb, 0) << 20 : space.free_bytes;
-	*bound = bytes_of(min_free, space.size_bytes);
-	return *free_bytes < *bound;
-}
-
-/* bytes_of -- what is to stay free of a file system of this size. */
-static uint64
-bytes_of(double min_free, uint64 size_bytes)
-{
-	return min_free < 0 ? (uint64) (size_bytes * -min_free) : (uint64) min_free;
-}
-
-/* find_holder -- what keeps WAL that the next checkpoint would remove? */
-static DiskHolder
-find_holder(void)
-{
-	XLogRecPtr	slots = XLogGetReplicationSlotMinimumLSN();
-
-	if (!XLogRecPtrIsInvalid(slots) && slots + wal_segment_size < GetRedoRecPtr())
-		return DISK_SLOT;
-	if (XLogArchivingActive() && archiver_is_behind())
-		return DISK_ARCHIVER;
-	return DISK_NONE;
+	}
+	*free_bytes = space.free_bytes;
+	*bound = disk_free_bound(min_free, space.size_bytes);
+	return true;
 }
 
 /*
- * archiver_is_behind
- *		Are there segments that it should have done by now?
- *
- * It does them in order, so as a rule the last ones tell.  Not so at the beginning of a
- * timeline: once in LOOK_NS all of the folder is read, which may have a file for each
- * segment that is kept.
+ * wal_has_room
+ *		Is there room for some files of WAL, free or in files that the server has made, or
+ *		kept, for WAL to come?  These follow each other, by their names.
  */
 static bool
-archiver_is_behind(void)
+wal_has_room(uint64 free_bytes, bool is_ending)
 {
-	static uint64 last_reading = 0;
-	const char *path = XLOGDIR "/archive_status";
-	DIR		   *folder;
-	struct dirent *file;
-	int			ready = 0;
-
-	if (last_segments_are_ready())
-		return true;
-	if (last_reading != 0 && now_ns() < last_reading + LOOK_NS)
-		return false;
-	last_reading = now_ns();
-	folder = AllocateDir(path);
-
-	while (ready < READY_SEGMENTS && (file = ReadDirExtended(folder, path, DEBUG1)) != NULL)
-	{
-		size_t		length = strlen(file->d_name);
-
-		if (length > strlen(".ready") && strcmp(file->d_name + length - strlen(".ready"), ".ready") == 0)
-			ready++;
-	}
-	if (folder != NULL)
-		FreeDir(folder);
-	return ready >= READY_SEGMENTS;
-}
-
-/* last_segments_are_ready -- do the last ones that are complete wait for the archiver? */
-static bool
-last_segments_are_ready(void)
-{
+	uint64		least = (uint64) wal_segment_size * (is_ending ? LEAST_WHILE_ENDING : LEAST_SEGMENTS);
+	uint64		room = free_bytes;
 	TimeLineID	timeline;
-	XLogRecPtr	flushed = GetFlushRecPtr(&timeline);
-	XLogSegNo	current;
+	XLogSegNo	segment;
 
-	XLByteToSeg(flushed, current, wal_segment_size);
-	for (int i = 1; i <= READY_SEGMENTS; i++)
+	XLByteToSeg(GetFlushRecPtr(&timeline), segment, wal_segment_size);
+	while (room < least)
 	{
-		char		segment[MAXFNAMELEN];
+		char		path[MAXPGPATH];
+		struct stat status;
 
-		if (current <= i)
+		XLogFilePath(path, timeline, ++segment, wal_segment_size);
+		/* without wal_init_zero it may have holes */
+		if (stat(path, &status) != 0 || status.st_blocks == 0)
 			return false;
-		XLogFileName(segment, timeline, current - i, wal_segment_size);
-		if (!is_ready(segment))
-			return false;
+		room += Min((uint64) status.st_blocks * 512, (uint64) wal_segment_size);
 	}
 	return true;
 }
 
-/* is_ready -- does the archiver still have to do it? */
-static bool
-is_ready(const char *segment)
+/* find_wal_holder -- what retains more WAL than is free, which the next checkpoint would remove? */
+static DiskHolder
+find_wal_holder(uint64 free_bytes)
 {
-	char		path[MAXPGPATH];
-	struct stat status;
+	if (slots_retain(free_bytes) > free_bytes)
+		return DISK_SLOT;
+	return XLogArchivingActive() && archiver_retains_more(free_bytes) ? DISK_ARCHIVER : DISK_NONE;
+}
 
-	StatusFilePath(path, segment, ".ready");
-	return stat(path, &status) == 0;
+/* slots_retain -- how many bytes replication slots do; 0 if max_slot_wal_keep_size lets them fill no disk. */
+static uint64
+slots_retain(uint64 free_bytes)
+{
+	XLogRecPtr	oldest = XLogGetReplicationSlotMinimumLSN();
+	XLogRecPtr	redo = GetRedoRecPtr();
+	uint64		bytes = !XLogRecPtrIsInvalid(oldest) && oldest < redo ? redo - oldest : 0;
+
+	if (max_slot_wal_keep_size_mb >= 0 &&
+		(uint64) max_slot_wal_keep_size_mb * 1024 * 1024 < bytes + free_bytes)
+		return 0;
+	return bytes;
+}
+
+/*
+ * archiver_retains_more
+ *		Does more than that wait for the archiver?  Once in LOOK_NS all of the folder is
+ *		read, which may have a file for each segment that is kept.
+ */
+static bool
+archiver_retains_more(uint64 bytes)
+{
+	static uint64 last_reading = 0;
+	static uint64 ready_bytes = 0;
+	const char *path = XLOGDIR "/archive_status";
+	DIR		   *folder;
+	struct dirent *file;
+
+	if (last_reading != 0 && now_ns() < last_reading + LOOK_NS)
+		return ready_bytes > bytes;
+	last_reading = now_ns();
+	ready_bytes = 0;
+	folder = AllocateDir(path);
+	while (ready_bytes <= bytes && (file = ReadDirExtended(folder, path, LOG)) != NULL)
+	{
+		size_t		length = strlen(file->d_name);
+
+		if (length > strlen(".ready") && strcmp(file->d_name + length - strlen(".ready"), ".ready") == 0)
+			ready_bytes += wal_segment_size;
+	}
+	if (folder != NULL)
+		FreeDir(folder);
+	return ready_bytes > bytes;
 }
 
 /* holding_slot -- the slot that retains most, by its name; NULL if there is none any more. */
@@ -374,11 +299,75 @@ holding_slot(void)
 	return XLogRecPtrIsInvalid(least) ? NULL : psprintf("slot %s", NameStr(name));
 }
 
+/* disk_holder_name -- what a vacuum waits for, for people, palloc'd; NULL if for nothing any more. */
+char *
+disk_holder_name(DiskHolder holder)
+{
+	switch (holder)
+	{
+		case DISK_SLOT:
+			return holding_slot();
+		case DISK_ARCHIVER:
+			return pstrdup("archiver");
+		case DISK_NO_ROOM:
+			return pstrdup("full disk");
+		case DISK_NONE:
+			break;
+	}
+	return NULL;
+}
+
+/* disk_has_waited -- has a vacuum waited for room for as long as it may? */
+bool
+disk_has_waited(GuardedVacuum *vacuum, uint64 now)
+{
+	uint64		start = pg_atomic_read_u64(&vacuum->disk_stop_start);
+
+	return start != 0 && now > start &&
+		now - start >= (uint64) DEBUG_LIMIT(longest_hold, LONGEST_DISK_WAIT * 1000) * NS_PER_MS;
+}
+
+/* warn_of_going_on -- this vacuum is needed to prevent wraparound, so it may fill the disk; once a statement. */
+static void
+warn_of_going_on(GuardedVacuum *vacuum, uint64 free_bytes)
+{
+	uint32		not_yet = 0;
+
+	if (pg_atomic_compare_exchange_u32(&vacuum->has_warned, &not_yet, 1))
+		ereport(WARNING,
+				(errcode(ERRCODE_DISK_FULL),
+				 errmsg("VACUUM of %s goes on although less is free than \"cyclone.min_free_disk\": it is needed to prevent transaction ID wraparound",
+						guards_vacuum_name(vacuum)),
+				 errdetail("%s are free in the file system of \"%s\".", pretty_bytes(free_bytes), XLOGDIR)));
+}
+
+/* disk_end_vacuum -- end it by an error, as its WAL would fill the disk. */
+void
+disk_end_vacuum(GuardedVacuum *vacuum)
+{
+	DiskHolder	holder = pg_atomic_read_u32(&vacuum->disk_stops);
+	char	   *name = disk_holder_name(holder);
+	char	   *free_bytes = pretty_bytes(pg_atomic_read_u64(&vacuum->disk_free));
+
+	ereport(ERROR,
+			(errcode(ERRCODE_DISK_FULL),
+			 errmsg("VACUUM of %s ends, as its WAL might fill the disk", guards_vacuum_name(vacuum)),
+			 holder == DISK_NO_ROOM ?
+			 errdetail("%s are free in the file system of \"%s\", and there is no room for %d files of WAL.",
+					   free_bytes, XLOGDIR, LEAST_SEGMENTS) :
+			 errdetail("%s are free in the file system of \"%s\", and more WAL than that is retained by: %s.",
+					   free_bytes, XLOGDIR, name != NULL ? name : "nobody any more"),
+			 holder == DISK_NO_ROOM ?
+			 errhint("Free some space there, but delete nothing in \"%s\". Once some MB are free a CHECKPOINT removes old WAL.",
+					 XLOGDIR) :
+			 errhint("See pg_replication_slots and pg_stat_archiver: drop a slot that nobody needs, or fix archive_command. Or set \"cyclone.min_free_disk\" to a lower value.")));
+}
+
 /* end_rewrite -- end VACUUM FULL by an error, which removes the second copy. */
 static void
 end_rewrite(GuardedVacuum *vacuum, const char *path, uint64 free_bytes, uint64 bound)
 {
-	Assert(vacuum->is_locked && free_bytes < bound);
+	Assert(vacuum->readers_wait && free_bytes < bound);
 	ereport(ERROR,
 			(errcode(ERRCODE_DISK_FULL),
 			 errmsg("VACUUM FULL of %s ends, as less is free than \"cyclone.min_free_disk\"",

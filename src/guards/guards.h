@@ -4,8 +4,6 @@
  *	  What holds a vacuum back besides cost and latency: a pause, its WAL, standbys
  *	  that lag, and a disk that gets full.
  *
- * See guards.c.
- *
  * Portions Copyright (c) 2026, the pg_cyclone developers
  *
  *-------------------------------------------------------------------------
@@ -13,7 +11,6 @@
 #ifndef CYCLONE_GUARDS_H
 #define CYCLONE_GUARDS_H
 
-#include "datatype/timestamp.h"
 #include "storage/read_stream.h"
 #include "utils/guc.h"
 
@@ -36,15 +33,16 @@ typedef struct GuardTimes
  * A command, in the process that leads it.  A command that was begun must be ended, also
  * after an error; guards_end_command does nothing if none was begun.  while_held is called
  * now and then while a guard holds the leader, with no page pinned and no lock but those
- * of tables.  It may raise errors.  guards_begin_table must be called in a transaction.
- * The files of guards_reread are a list, which is NULL if it is empty.
+ * of tables.  It may raise errors.  guards_begin_table must be called in a transaction, and
+ * raises an error if there is no room for WAL; readers_wait says that the table is locked so
+ * that nobody can even read it.  The files of guards_reread are a list, NULL if it is empty.
  */
 extern void guards_shmem_request(void);
 extern void guards_shmem_init(void);
 extern void guards_begin_command(void (*while_held) (void));
 extern void guards_hurry(void);
 extern void guards_end_command(void);
-extern void guards_begin_table(Oid relid, bool is_locked);
+extern void guards_begin_table(Oid relid, bool readers_wait);
 extern void guards_reread(ConfigVariable *files);
 extern GuardTimes guards_held(void);
 extern GuardTimes guards_held_since(const GuardTimes *before);
@@ -52,16 +50,19 @@ extern GuardTimes guards_held_since(const GuardTimes *before);
 /*
  * The other processes of a vacuum.  They join by the number that guards_leader returns in
  * the leader; INVALID_PROC_NUMBER is no vacuum, and then nothing holds them.
- * guards_leave does nothing in a process that hasn't joined.  WAL that was written before
- * guards_skip_wal counts for no rate, and isn't the vacuum's, unless guards_tell_wal was
- * called before.  guards_wal_written is what the vacuum of that leader, by its process ID,
- * has written in this statement, within a few pages a process.  guards_take_wal is the same
- * of the vacuum that this process leads, or has led last, also if an error has ended it; it
- * counts from 0 again.
+ * guards_leave does nothing in a process that hasn't joined.
  */
 extern int	guards_leader(void);
 extern void guards_join(int leader);
 extern void guards_leave(void);
+
+/*
+ * WAL that was written before guards_skip_wal counts for no rate, and isn't the vacuum's,
+ * unless guards_tell_wal was called before.  guards_wal_written is what the vacuum of that
+ * leader, by its process ID, has written in this statement, within a few pages a process.
+ * guards_take_wal is that of the vacuum that this process leads, or has led last, also if an
+ * error has ended it; it counts from 0 again.
+ */
 extern void guards_skip_wal(void);
 extern void guards_tell_wal(void);
 extern uint64 guards_wal_written(int pid);
@@ -71,9 +72,8 @@ extern uint64 guards_take_wal(void);
  * Where it waits.  guards_point serves interrupts, so it may raise errors: no LWLock, and
  * no lock on a page, may be held.  Pages may be pinned only between guards_begin_pins and
  * guards_end_pins.  guards_wait_in_server_code doesn't wait: the caller may hold such
- * locks.  guards_disk_is_short, which waits as guards_point does if a checkpoint may make
- * room, guards_forget_disk and guards_disk_reserve are for commands that can end early, or
- * need room.
+ * locks.  guards_disk_is_short, which waits for all but room, guards_forget_disk and
+ * guards_disk_reserve are for commands that can end early, or need room.
  */
 extern bool guards_hold_is_due(void);
 extern void guards_point(void);

@@ -1,7 +1,11 @@
 /*-------------------------------------------------------------------------
  *
  * guards_state.c
- *	  The shared state of the guards: which vacuums there are, and what holds each.
+ *	  The shared state of the guards: which vacuums there are, what holds each, and how
+ *	  much WAL it has written.
+ *
+ * The leader of each command has a place in shared memory, from the beginning of the
+ * command to its end; its workers find it by the leader's number.
  *
  * Portions Copyright (c) 2026, the pg_cyclone developers
  *
@@ -17,9 +21,9 @@
 #include "executor/instrument.h"
 #include "miscadmin.h"
 #include "postmaster/autovacuum.h"
+#include "replication/walsender.h"
 #include "storage/ipc.h"
 #include "storage/latch.h"
-#include "storage/lwlock.h"
 #include "storage/shmem.h"
 #include "utils/lsyscache.h"
 
@@ -29,15 +33,36 @@
 #include "guards/guards_state.h"
 #include "own_wait_event.h"
 
+#define GUARDS_TRANCHE		"pg_cyclone guards"
+
 GuardsShared *guards_shared = NULL;
 
 Guarded		guarded;
+
+static Size vacuums_size(void);
+static Size standbys_size(void);
+static uint64 wal_bytes(void);
+
+/* vacuums_size -- the size of the shared state up to the standbys. */
+static Size
+vacuums_size(void)
+{
+	return MAXALIGN(add_size(offsetof(GuardsShared, vacuums),
+							 mul_size(sizeof(GuardedVacuum), MaxBackends)));
+}
+
+/* standbys_size -- the size of the rest. */
+static Size
+standbys_size(void)
+{
+	return mul_size(sizeof(LagStandby), Max(max_wal_senders, 1));
+}
 
 /* guards_shmem_request -- a place for each leader, and what they share. */
 void
 guards_shmem_request(void)
 {
-	RequestAddinShmemSpace(guards_shmem_size());
+	RequestAddinShmemSpace(add_size(vacuums_size(), standbys_size()));
 	RequestNamedLWLockTranche(GUARDS_TRANCHE, 1);
 }
 
@@ -45,157 +70,30 @@ guards_shmem_request(void)
 void
 guards_shmem_init(void)
 {
+	Size		size = add_size(vacuums_size(), standbys_size());
 	bool		found;
 
 	Assert(LWLockHeldByMe(AddinShmemInitLock));
 
-	guards_shared = ShmemInitStruct("pg_cyclone guards", guards_shmem_size(), &found);
+	guards_shared = ShmemInitStruct("pg_cyclone guards", size, &found);
 	if (!found)
 	{
 		/* atomics of no more than 64 bits that are zero need no more */
-		memset(guards_shared, 0, guards_shmem_size());
-		SpinLockInit(&guards_shared->wal_mutex);
+		memset(guards_shared, 0, size);
 		guards_shared->lock = &GetNamedLWLockTranche(GUARDS_TRANCHE)[0].lock;
+		guards_shared->standbys = (LagStandby *) ((char *) guards_shared + vacuums_size());
 	}
 }
 
 /*
- * guards_hold_is_due
- *		Is this process to stand still, where it has no page pinned?
- */
-bool
-guards_hold_is_due(void)
-{
-	GuardedVacuum *vacuum = guarded.vacuum;
-
-	return vacuum != NULL && !VacuumFailsafeActive &&
-		(guards_paused_until(vacuum) != 0 ||
-		 pg_atomic_read_u32(&vacuum->disk_stops) != DISK_NONE ||
-		 pg_atomic_read_u32(&guards_shared->lag_stops) != 0) &&
-		pg_atomic_read_u32(&vacuum->is_urgent) == 0;
-}
-
-/*
- * guards_is_urgent
- *		Is the table so old that autovacuum must come?  Or is any so old that its
- *		workers must not stand still, as their number is limited?
- */
-bool
-guards_is_urgent(GuardedVacuum *vacuum)
-{
-	TransactionId next = ReadNextTransactionId();
-	TransactionId xid_limit = next - autovacuum_freeze_max_age;
-	MultiXactId multi_limit,
-				next_multi,
-				oldest_multi;
-
-	if (pg_atomic_read_u32(&vacuum->is_urgent) != 0)
-		return true;
-	if (next - TransamVariables->oldestXid >
-		Max(vacuum_failsafe_age, autovacuum_freeze_max_age * 1.05))
-		return true;
-	ReadMultiXactIdRange(&oldest_multi, &next_multi);
-	if (next_multi - oldest_multi >
-		Max(vacuum_multixact_failsafe_age, autovacuum_multixact_freeze_max_age * 1.05))
-		return true;
-	if (!TransactionIdIsNormal(vacuum->relfrozenxid))
-		return false;
-	/* autovacuum's limit: the more members there are, the lower it is */
-	multi_limit = next_multi -
-		DEBUG_LIMIT(multixact_limit, MultiXactMemberFreezeThreshold());
-	if (xid_limit < FirstNormalTransactionId)
-		xid_limit -= FirstNormalTransactionId;
-	if (multi_limit < FirstMultiXactId)
-		multi_limit -= FirstMultiXactId;
-	return TransactionIdPrecedes(vacuum->relfrozenxid, xid_limit) ||
-		(MultiXactIdIsValid(vacuum->relminmxid) &&
-		 MultiXactIdPrecedes(vacuum->relminmxid, multi_limit));
-}
-
-/* guards_nap -- because of a guard. */
-void
-guards_nap(long ms, Guard guard)
-{
-	static const char *const names[NUM_GUARDS] = {
-		[GUARD_PAUSE] = "CyclonePaused",
-		[GUARD_WAL_RATE] = "CycloneWalRate",
-		[GUARD_LAG] = "CycloneReplicaLag",
-		[GUARD_DISK] = "CycloneDiskSpace",
-	};
-	static uint32 wait_events[NUM_GUARDS] = {0};
-
-	Assert(guarded.vacuum != NULL);
-	Assert(ms >= 0 && guard < NUM_GUARDS);
-
-	(void) WaitLatch(MyLatch, WL_LATCH_SET | WL_TIMEOUT | WL_EXIT_ON_PM_DEATH, ms,
-					 own_wait_event(&wait_events[guard], names[guard]));
-	ResetLatch(MyLatch);
-	CHECK_FOR_INTERRUPTS();
-}
-
-/*
- * guards_begin_hold
- *		A guard holds this process.  The vacuum is held as long as any of its
- *		processes is.
- */
-void
-guards_begin_hold(Guard guard)
-{
-	GuardedVacuum *vacuum = guarded.vacuum;
-
-	Assert(guarded.vacuum != NULL);
-	Assert(guard < NUM_GUARDS && !guarded.holds[guard]);
-
-	if (pg_atomic_fetch_add_u32(&vacuum->holds[guard], 1) == 0)
-		pg_atomic_write_u64(&vacuum->hold_start[guard], now_ns());
-	guarded.holds[guard] = true;
-}
-
-/* guards_end_hold -- it does no more. */
-void
-guards_end_hold(Guard guard)
-{
-	GuardedVacuum *vacuum = guarded.vacuum;
-	uint64		start;
-	uint64		now = now_ns();
-	uint32		holds;
-
-	/* before the count, as the next hold changes it */
-	start = pg_atomic_read_u64(&vacuum->hold_start[guard]);
-	pg_read_barrier();
-	holds = pg_atomic_read_u32(&vacuum->holds[guard]);
-	guarded.holds[guard] = false;
-	/* a process that moved rows for the command before may come late */
-	do
-	{
-		if (holds == 0)
-			return;
-	} while (!pg_atomic_compare_exchange_u32(&vacuum->holds[guard], &holds, holds - 1));
-	if (holds == 1 && now > start)
-		pg_atomic_fetch_add_u64(&vacuum->held_ns[guard], now - start);
-}
-
-/* guards_held_ns -- for how long a guard has held a vacuum, until now. */
-uint64
-guards_held_ns(GuardedVacuum *vacuum, Guard guard)
-{
-	uint64		start = pg_atomic_read_u64(&vacuum->hold_start[guard]);
-	uint64		now = now_ns();
-	uint64		before = pg_atomic_read_u64(&vacuum->held_ns[guard]);
-
-	Assert(guard < NUM_GUARDS);
-	return pg_atomic_read_u32(&vacuum->holds[guard]) > 0 && now > start ? before + now - start : before;
-}
-
-/*
- * guards_wal_bytes
+ * wal_bytes
  *		How much room in the WAL's files this process's records have taken.
  *
  * The server counts the records alone.  Each is padded, by half of what it may be on
  * average, and each page of WAL has a header.
  */
-uint64
-guards_wal_bytes(void)
+static uint64
+wal_bytes(void)
 {
 	uint64		bytes = pgWalUsage.wal_bytes + pgWalUsage.wal_records * (MAXIMUM_ALIGNOF / 2);
 
@@ -206,24 +104,24 @@ guards_wal_bytes(void)
 void
 guards_skip_wal(void)
 {
-	guarded.wal_bytes = guarded.wal_told = guards_wal_bytes();
+	guarded.wal_paid = guarded.wal_told = wal_bytes();
 }
 
-/* guards_tell_wal -- add what this process has written to what its vacuum has. */
+/* guards_tell_wal -- add what this process has written to what its vacuum, and all, have. */
 void
 guards_tell_wal(void)
 {
-	uint64		bytes = guards_wal_bytes();
+	uint64		bytes = wal_bytes();
 
 	if (guarded.vacuum != NULL)
+	{
 		pg_atomic_fetch_add_u64(&guarded.vacuum->wal_written, bytes - guarded.wal_told);
+		pg_atomic_fetch_add_u64(&guards_shared->wal_written, bytes - guarded.wal_told);
+	}
 	guarded.wal_told = bytes;
 }
 
-/*
- * guards_wal_written -- how much the vacuum has written that the process pid leads; 0
- * if that leads none.
- */
+/* guards_wal_written -- how much the vacuum has written that the process pid leads; 0 if that leads none. */
 uint64
 guards_wal_written(int pid)
 {
@@ -243,6 +141,168 @@ guards_take_wal(void)
 	if (guarded.vacuum != NULL)
 		guards_tell_wal();
 	return pg_atomic_exchange_u64(&guards_shared->vacuums[MyProcNumber].wal_written, 0);
+}
+
+/* guards_unpaid_wal -- how much of its WAL this process has not paid for, in bytes. */
+uint64
+guards_unpaid_wal(void)
+{
+	return wal_bytes() - guarded.wal_paid;
+}
+
+/*
+ * guards_what_holds
+ *		Which guard is this process to stand still for, where it has no page pinned?
+ *
+ * None while readers wait for the table: then a disk ends the vacuum at once, standbys slow
+ * it down, and it can't be paused.
+ */
+Guard
+guards_what_holds(void)
+{
+	GuardedVacuum *vacuum = guarded.vacuum;
+	GuardHurry	hurry;
+
+	if (vacuum == NULL || VacuumFailsafeActive || vacuum->readers_wait)
+		return NUM_GUARDS;
+	hurry = guards_hurry_of(vacuum);
+	if (hurry < HURRY_NO_WAITING && guards_pause_of(vacuum) != NULL)
+		return GUARD_PAUSE;
+	if (hurry < HURRY_WRAPAROUND && pg_atomic_read_u32(&vacuum->disk_stops) != DISK_NONE)
+		return GUARD_DISK;
+	return hurry < HURRY_NO_WAITING && pg_atomic_read_u32(&guards_shared->lag_stops) != 0 &&
+		guards_unpaid_wal() > FREE_BYTES ? GUARD_LAG : NUM_GUARDS;
+}
+
+/* guards_hold_is_due -- is this process to stand still, where it has no page pinned? */
+bool
+guards_hold_is_due(void)
+{
+	return guards_what_holds() != NUM_GUARDS;
+}
+
+/*
+ * guards_is_needed
+ *		Is this vacuum needed to prevent wraparound: is the table so old that autovacuum
+ *		must come?  Or is any so old that the failsafe comes?
+ */
+bool
+guards_is_needed(GuardedVacuum *vacuum)
+{
+	TransactionId xid_limit = ReadNextTransactionId() - autovacuum_freeze_max_age;
+	MultiXactId multi_limit,
+				next_multi,
+				oldest_multi;
+
+	if (guards_hurry_of(vacuum) >= HURRY_WRAPAROUND)
+		return true;
+	ReadMultiXactIdRange(&oldest_multi, &next_multi);
+	if (ReadNextTransactionId() - TransamVariables->oldestXid >
+		Max(vacuum_failsafe_age, autovacuum_freeze_max_age * 1.05) ||
+		next_multi - oldest_multi >
+		Max(vacuum_multixact_failsafe_age, autovacuum_multixact_freeze_max_age * 1.05))
+		return true;
+	if (!TransactionIdIsNormal(vacuum->relfrozenxid))
+		return false;
+	/* autovacuum's limit: the more members there are, the lower it is */
+	multi_limit = next_multi -
+		DEBUG_LIMIT(multixact_limit, MultiXactMemberFreezeThreshold());
+	if (xid_limit < FirstNormalTransactionId)
+		xid_limit -= FirstNormalTransactionId;
+	if (multi_limit < FirstMultiXactId)
+		multi_limit -= FirstMultiXactId;
+	return TransactionIdPrecedes(vacuum->relfrozenxid, xid_limit) ||
+		(MultiXactIdIsValid(vacuum->relminmxid) &&
+		 MultiXactIdPrecedes(vacuum->relminmxid, multi_limit));
+}
+
+/*
+ * guards_worker_is_needed
+ *		Is this an autovacuum, whose worker must not stand still as there are few of them,
+ *		and some table of the server is so old that autovacuum must come?
+ */
+bool
+guards_worker_is_needed(GuardedVacuum *vacuum)
+{
+	MultiXactId next_multi,
+				oldest_multi;
+
+	if (!vacuum->is_autovacuum)
+		return false;
+	ReadMultiXactIdRange(&oldest_multi, &next_multi);
+	return ReadNextTransactionId() - TransamVariables->oldestXid > autovacuum_freeze_max_age ||
+		next_multi - oldest_multi > DEBUG_LIMIT(multixact_limit, MultiXactMemberFreezeThreshold());
+}
+
+/* guards_raise_hurry -- from now on less holds a vacuum. */
+void
+guards_raise_hurry(GuardedVacuum *vacuum, GuardHurry hurry)
+{
+	uint32		before = pg_atomic_read_u32(&vacuum->hurry);
+
+	while (before < hurry && !pg_atomic_compare_exchange_u32(&vacuum->hurry, &before, hurry))
+		;
+}
+
+/*
+ * guards_nap
+ *		Sleep because of a guard, and count that.
+ *
+ * A vacuum is held as long as any of its processes is: of the time of a nap only that is
+ * counted which lies behind the end of all naps that were counted before.
+ */
+void
+guards_nap(long ms, Guard guard)
+{
+	static const char *const names[NUM_GUARDS] = {
+		[GUARD_PAUSE] = "CyclonePaused",
+		[GUARD_WAL_RATE] = "CycloneWalRate",
+		[GUARD_LAG] = "CycloneReplicaLag",
+		[GUARD_DISK] = "CycloneDiskSpace",
+	};
+	static uint32 wait_events[NUM_GUARDS] = {0};
+	GuardedVacuum *vacuum = guarded.vacuum;
+	uint64		start = now_ns();
+	uint64		end;
+	uint64		until;
+
+	Assert(ms >= 0 && guard < NUM_GUARDS);
+	/* nobody sleeps for long over a lock that readers wait for */
+	Assert(guard == GUARD_WAL_RATE || guard == GUARD_LAG || !vacuum->readers_wait);
+
+	(void) WaitLatch(MyLatch, WL_LATCH_SET | WL_TIMEOUT | WL_EXIT_ON_PM_DEATH, ms,
+					 own_wait_event(&wait_events[guard], names[guard]));
+	ResetLatch(MyLatch);
+	end = now_ns();
+	until = pg_atomic_read_u64(&vacuum->held_until[guard]);
+	while (until < end && !pg_atomic_compare_exchange_u64(&vacuum->held_until[guard], &until, end))
+		;
+	if (until < end)
+		pg_atomic_fetch_add_u64(&vacuum->held_ns[guard], end - Max(start, until));
+	CHECK_FOR_INTERRUPTS();
+}
+
+/* guards_held -- for how long each guard has held the command that this process leads, or has led last. */
+GuardTimes
+guards_held(void)
+{
+	GuardedVacuum *vacuum = &guards_shared->vacuums[MyProcNumber];
+	GuardTimes	times;
+
+	for (int i = 0; i < NUM_GUARDS; i++)
+		times.seconds[i] = (double) pg_atomic_read_u64(&vacuum->held_ns[i]) / NS_PER_S;
+	return times;
+}
+
+/* guards_held_since -- for how long since then. */
+GuardTimes
+guards_held_since(const GuardTimes *before)
+{
+	GuardTimes	times = guards_held();
+
+	for (int i = 0; i < NUM_GUARDS; i++)
+		times.seconds[i] = Max(times.seconds[i] - before->seconds[i], 0);
+	return times;
 }
 
 /* guards_vacuum_name -- of its table, for messages. */

@@ -1,18 +1,18 @@
 /*-------------------------------------------------------------------------
  *
  * wal_rate.c
- *	  How much WAL all vacuums of the server write a second.
+ *	  How much WAL vacuums write, and how much all of them may write a second.
  *
- * All processes of all vacuums move one clock, as they do for the cost budgets, by
- * the bytes that they have written since they were last here, images included.  They
- * sleep until the clock says that their bytes are paid for.  Where pages are pinned they
- * sleep for no longer than LONGEST_NAP_MS at a time, and for the rest at the next points.
+ * All processes of all vacuums move one clock, as they do for the cost budgets, by the
+ * bytes that they have written since they were last here, images included, and sleep until
+ * the clock says that these are paid for.  They pay for as much at a time as the rate allows
+ * in SLICE_MS.  So a change of the rate is in force at once, and no process sleeps for hours
+ * at a rate that was in force for a moment.  Where pages are pinned a process pays for one
+ * slice, and for the rest at the next points.
  *
- * The rate is the lesser one of cyclone.max_wal_rate and what standbys can follow
- * (lag.c).  It is the server's, so it is in shared memory; each leader writes there
- * what its parameters say, when it begins and after each reload.  If the rate
- * changes, what is not paid for yet is priced anew: no process waits for hours at a
- * rate that was in force for a moment.
+ * The rate is the lesser one of cyclone.max_wal_rate and what standbys can follow (lag.c).
+ * It is the server's, so it is in shared memory; each leader writes there what its
+ * parameters say, when it begins and after each reload.
  *
  * Portions Copyright (c) 2026, the pg_cyclone developers
  *
@@ -23,192 +23,152 @@
 #include <math.h>
 
 #include "commands/vacuum.h"
-#include "executor/instrument.h"
 #include "miscadmin.h"
-#include "storage/lwlock.h"
-#include "storage/spin.h"
 
-#include "guards/guards.h"
-#include "guards/guards_state.h"
 #include "clock.h"
+#include "guards/guards_state.h"
 
-/* The shortest nap that is of use, and the longest at a time */
+/* For so much time at that rate a process pays at once. */
+#define SLICE_MS			100
+/* The shortest nap that is of use */
 #define LEAST_NAP_NS		((uint64) NS_PER_MS)
-#define LONGEST_NAP_MS		100
 /* WAL that takes less time at that rate isn't looked at, up to this number of bytes. */
 #define CHARGE_SECONDS		0.002
 #define GREATEST_CHARGE		(256 * 1024.0)
-/* No debt takes longer to pay, so the clock never overflows. */
-#define LONGEST_DEBT_NS		1e18
+/* At most this much of what a process owes at its end others pay for. */
+#define LONGEST_DEBT_NS		((uint64) NS_PER_S)
 /* The view's figure of WAL is measured over this time. */
 #define MEASURE_NS			((uint64) NS_PER_S)
 
-static bool is_exempt(Guard guard);
 static double rate_in_force(Guard *guard);
-static void price_anew(double rate, uint64 now);
-static void pay(double rate, uint64 now, double bytes);
-static void price_all_anew(double rate, uint64 now);
-static void measure(uint64 now);
+static bool pay_slice(double rate, uint64 now);
+static void measure_wal(uint64 now);
 
-/*
- * wal_rate_is_due
- *		Has this process written as much as is worth a look at the clock, or not paid
- *		for what it wrote?
- */
+/* rate_in_force -- in bytes a second, INFINITY if there is none, 0 if nothing is to be written; which guard sets it. */
+static double
+rate_in_force(Guard *guard)
+{
+	uint64		wal_rate = pg_atomic_read_u64(&guards_shared->wal_rate);
+	double		rate = wal_rate == 0 ? INFINITY : wal_rate;
+	double		lag_rate;
+
+	*guard = GUARD_WAL_RATE;
+	if (VacuumFailsafeActive || guards_hurry_of(guarded.vacuum) >= HURRY_ALL)
+		return INFINITY;
+	lag_rate = lag_rate_in_force();
+	if (lag_rate >= rate)
+		return rate;
+	*guard = GUARD_LAG;
+	return lag_rate;
+}
+
+/* wal_rate_is_due -- has this process written as much as is worth a look at the clock, or to sleep still? */
 bool
 wal_rate_is_due(void)
 {
+	uint64		unpaid = guards_unpaid_wal();
 	Guard		guard;
-	double		rate = rate_in_force(&guard);
-	uint64		written = guards_wal_bytes() - guarded.wal_bytes;
+	double		rate;
 
-	Assert(guarded.vacuum != NULL);
-
-	if ((isinf(rate) && pg_atomic_read_u32(&guards_shared->max_lag_ms) == 0) || is_exempt(guard))
+	if (unpaid == 0 && guarded.wal_until == 0)
+		return false;
+	rate = rate_in_force(&guard);
+	if (isinf(rate) && pg_atomic_read_u32(&guards_shared->max_lag_ms) == 0)
 	{
-		guarded.wal_bytes += written;
-		guarded.wal_paid_until = 0;
+		guarded.wal_paid += unpaid;
+		guarded.wal_until = 0;
 		return false;
 	}
-	return guarded.wal_paid_until != 0 || written > Min(rate * CHARGE_SECONDS, GREATEST_CHARGE);
+	return guarded.wal_until != 0 || unpaid > Min(rate * CHARGE_SECONDS, GREATEST_CHARGE);
 }
 
-/* wal_rate_account -- account for what this process has written. */
-void
-wal_rate_account(uint64 now)
+/* pay_slice -- pay for the next slice; false if there is nothing to pay for, or vacuums stand still. */
+static bool
+pay_slice(double rate, uint64 now)
 {
-	uint64		written = guards_wal_bytes() - guarded.wal_bytes;
-	Guard		guard;
-	double		rate = rate_in_force(&guard);
+	uint64		unpaid = guards_unpaid_wal();
+	uint64		slice = Min(unpaid, (uint64) (rate * SLICE_MS / 1000) + 1);
 
-	Assert(guarded.vacuum != NULL);
-	price_anew(rate, now);
-	guarded.wal_bytes += written;
-	if (written > 0 && !isinf(rate))
-		pay(rate, now, written);
-	pg_atomic_fetch_add_u64(&guards_shared->wal_written, written);
-	measure(now);
-	/* less than the least nap is slept with what comes next */
-	if (guarded.wal_paid_until < now + LEAST_NAP_NS)
-		guarded.wal_paid_until = 0;
-	else
-		pg_atomic_write_u64(&guarded.vacuum->waited_at[guard], now);
+	guarded.wal_until = 0;
+	if (slice == 0 || rate <= 0)
+		return false;
+	guarded.wal_paid += slice;
+	guarded.wal_until = clock_pay(&guards_shared->wal_paid_until, now,
+								  (uint64) (slice * (double) NS_PER_S / rate));
+	return true;
+}
+
+/* wal_rate_is_ahead -- in the server's code, where this process doesn't sleep: has it written more than is paid for? */
+bool
+wal_rate_is_ahead(uint64 now)
+{
+	Guard		guard;
+	double		rate;
+
+	if (!wal_rate_is_due())
+		return false;
+	rate = rate_in_force(&guard);
+	return !isinf(rate) &&
+		(guarded.wal_until > now || (pay_slice(rate, now) && guarded.wal_until > now));
 }
 
 /*
- * wal_rate_sleep
+ * wal_rate_pay
  *		Sleep until this process's WAL is paid for, or for a moment only if it has pages
  *		pinned.
+ *
+ * Does nothing while vacuums stand still, which is for hold_while_due to do.
  */
 void
-wal_rate_sleep(void)
+wal_rate_pay(void)
 {
-	Assert(guarded.vacuum != NULL);
 	Assert(InterruptHoldoffCount == 0 && CritSectionCount == 0);
-	while (guarded.wal_paid_until != 0 && !guards_hold_is_due())
+	measure_wal(now_ns());
+	while (!guards_hold_is_due())
 	{
 		uint64		now = now_ns();
 		Guard		guard;
 		double		rate = rate_in_force(&guard);
 
-		price_anew(rate, now);
-		if (isinf(rate) || is_exempt(guard) || guarded.wal_paid_until < now + LEAST_NAP_NS)
+		if (isinf(rate))
 		{
-			guarded.wal_paid_until = 0;
-			break;
+			guarded.wal_paid += guards_unpaid_wal();
+			guarded.wal_until = 0;
+			return;
 		}
-		guards_begin_hold(guard);
-		guards_nap(Min((guarded.wal_paid_until - now) / NS_PER_MS, LONGEST_NAP_MS), guard);
-		pg_atomic_write_u64(&guarded.vacuum->waited_at[guard], now_ns());
-		guards_end_hold(guard);
+		/* less than the least nap is slept with what comes next */
+		if (guarded.wal_until < now + LEAST_NAP_NS)
+		{
+			if (!pay_slice(rate, now))
+				return;
+			continue;
+		}
+		guards_nap(Min((guarded.wal_until - now) / NS_PER_MS, SLICE_MS), guard);
 		if (guarded.pins > 0)
-			break;
+			return;
 		if (guarded.while_held != NULL)
 			guarded.while_held();
 		guards_look_at_standbys(now_ns());
 	}
 }
 
-/* is_exempt -- has this vacuum no time for that guard? */
-static bool
-is_exempt(Guard guard)
+/* wal_rate_leave -- this process takes part no more: the next writers pay for what it hasn't paid for. */
+void
+wal_rate_leave(void)
 {
-	Assert(guard < NUM_GUARDS && guarded.vacuum != NULL);
-	return VacuumFailsafeActive || pg_atomic_read_u32(&guarded.vacuum->is_in_a_hurry) != 0 ||
-		(guard == GUARD_LAG && pg_atomic_read_u32(&guarded.vacuum->is_urgent) != 0);
+	uint64		unpaid = guards_unpaid_wal();
+	Guard		guard;
+	double		rate = rate_in_force(&guard);
+
+	if (unpaid > 0 && rate > 0 && !isinf(rate))
+		(void) clock_pay(&guards_shared->wal_paid_until, now_ns(),
+						 (uint64) Min(unpaid * (double) NS_PER_S / rate, LONGEST_DEBT_NS));
+	guards_tell_wal();
 }
 
-/* rate_in_force -- in bytes a second, INFINITY if there is none; and which guard sets it. */
-static double
-rate_in_force(Guard *guard)
-{
-	uint64		wal_rate = pg_atomic_read_u64(&guards_shared->wal_rate);
-	double		lag_rate = read_double(&guards_shared->lag_rate);
-	double		rate = wal_rate == 0 ? INFINITY : wal_rate;
-
-	*guard = GUARD_WAL_RATE;
-	/* what was seen some time ago is no reason to crawl */
-	if (lag_rate > 0 && lag_rate < rate &&
-		now_ns() < pg_atomic_read_u64(&guards_shared->next_look) + LOOK_COUNTS_NS)
-	{
-		*guard = GUARD_LAG;
-		rate = lag_rate;
-	}
-	return rate;
-}
-
-/* price_anew -- what isn't paid for yet, by all and by this process, if the rate has changed. */
+/* measure_wal -- how much all vacuums write a second, for the view. */
 static void
-price_anew(double rate, uint64 now)
-{
-	uint64		until;
-
-	SpinLockAcquire(&guards_shared->wal_mutex);
-	price_all_anew(rate, now);
-	until = guards_shared->wal_paid_until;
-	SpinLockRelease(&guards_shared->wal_mutex);
-	guarded.wal_paid_until = Min(guarded.wal_paid_until, until);
-}
-
-/* pay -- for bytes that this process has written. */
-static void
-pay(double rate, uint64 now, double bytes)
-{
-	uint64	   *until = &guards_shared->wal_paid_until;
-
-	Assert(rate > 0 && !isinf(rate) && bytes >= 0);
-	SpinLockAcquire(&guards_shared->wal_mutex);
-	/* a process with an older rate may have come in between */
-	price_all_anew(rate, now);
-	*until = Max(*until, now - CREDIT_NS) + (uint64) Min(bytes * NS_PER_S / rate, LONGEST_DEBT_NS);
-	guarded.wal_paid_until = *until;
-	SpinLockRelease(&guards_shared->wal_mutex);
-}
-
-/*
- * price_all_anew
- *		Have all that isn't paid for yet at this rate.  Under the mutex, so that no debt is
- *		added meanwhile at another one: at 1 byte a second, which is what vacuums have that
- *		stand still, some kB would be worth hours.
- */
-static void
-price_all_anew(double rate, uint64 now)
-{
-	GuardsShared *shared = guards_shared;
-	double		before = shared->priced_at;
-
-	Assert(rate > 0);
-	if (rate == before)
-		return;
-	shared->priced_at = rate;
-	if (shared->wal_paid_until > now && before > 0 && !isinf(before))
-		shared->wal_paid_until = now +
-			(uint64) Min((shared->wal_paid_until - now) * (before / rate), LONGEST_DEBT_NS);
-}
-
-/* measure -- how much all vacuums write a second, for the view. */
-static void
-measure(uint64 now)
+measure_wal(uint64 now)
 {
 	GuardsShared *shared = guards_shared;
 	uint64		before = pg_atomic_read_u64(&shared->measured_at);

@@ -62,10 +62,10 @@ pace_shared_size(void)
 /*
  * pace_create
  *		The leader initializes the shared block, which is zeroed, for a table, and joins.
- *		is_locked: nobody else can even read the table.
+ *		readers_wait: nobody else can even read the table.
  */
 void
-pace_create(PaceShared *shared, Oid relid, bool is_locked)
+pace_create(PaceShared *shared, Oid relid, bool readers_wait)
 {
 	Assert(pace_command.is_running && OidIsValid(relid));
 	SpinLockInit(&shared->mutex);
@@ -83,7 +83,7 @@ pace_create(PaceShared *shared, Oid relid, bool is_locked)
 
 	my_pace.shared = shared;
 	process_publish(&pace_command.settings);
-	guards_begin_table(relid, is_locked);
+	guards_begin_table(relid, readers_wait);
 	pace_join(shared);
 	view_begin_row(shared);
 }

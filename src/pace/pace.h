@@ -52,7 +52,7 @@ extern const PaceSummary *pace_summary(void);
  * joins.  pace_leave does nothing in a process that hasn't joined.  Places are for workers.
  */
 extern Size pace_shared_size(void);
-extern void pace_create(PaceShared *shared, Oid relid, bool is_locked);
+extern void pace_create(PaceShared *shared, Oid relid, bool readers_wait);
 extern void pace_join(PaceShared *shared);
 extern void pace_leave(void);
 extern void pace_join_as_builder(void);

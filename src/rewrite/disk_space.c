@@ -9,8 +9,8 @@
  *
  * How big the new table will be isn't known before it is written.  The estimate goes
  * by the share of live rows that the statistics system knows of, or by the old size
- * if it knows of none.  It may be wrong either way, so the answer is a warning, unless
- * the user wants an error.
+ * if it knows of none.  It may be wrong either way, so the answer is a warning.  The guard
+ * of disks ends a rewrite that does fill one (guards/disk.c).
  *
  * Portions Copyright (c) 2026, the pg_cyclone developers
  *
@@ -35,7 +35,6 @@
 #include "utils/rel.h"
 
 #include "compat.h"
-#include "debug_point.h"
 #include "disk_free.h"
 #include "guards/guards.h"
 #include "relation_size.h"
@@ -76,7 +75,7 @@ disk_space_check(Relation rel, const char *command)
 	int			nsorts = 0;
 
 	Assert(CheckRelationLockedByMe(rel, AccessShareLock, true));
-	if (cyclone_check_disk_space == DISK_SPACE_OFF)
+	if (cyclone_min_free_disk == 0)
 		return;
 
 	live_share = share_of_live_rows(RelationGetRelid(rel), rel->rd_rel->relisshared);
@@ -106,7 +105,7 @@ disk_space_check(Relation rel, const char *command)
 	foreach_ptr(FileSystem, fs, file_systems)
 	{
 		if (fs->needed_bytes > fs->free_bytes)
-			ereport(cyclone_check_disk_space == DISK_SPACE_ERROR ? ERROR : WARNING,
+			ereport(WARNING,
 					(errcode(ERRCODE_DISK_FULL),
 					 errmsg("disk space may not suffice for %s of \"%s\"",
 							command, RelationGetRelationName(rel)),
@@ -129,7 +128,7 @@ disk_space_suffices(Relation index, BlockNumber pages)
 
 	Assert(CheckRelationLockedByMe(index, AccessShareLock, true));
 
-	if (cyclone_check_disk_space == DISK_SPACE_OFF)
+	if (cyclone_min_free_disk == 0)
 		return true;
 
 	file_systems = need_for_file(file_systems, index, bytes);
@@ -186,8 +185,7 @@ add_need(List *file_systems, const char *path, uint64 bytes)
 	added = palloc_object(FileSystem);
 	added->device = space.device;
 	added->path = pstrdup(path);
-	added->free_bytes = DEBUG_LIMIT(max_free_mb, 0) > 0 ?
-		(uint64) DEBUG_LIMIT(max_free_mb, 0) << 20 : space.free_bytes;
+	added->free_bytes = space.free_bytes;
 	added->size_bytes = space.size_bytes;
 	added->needed_bytes = bytes;
 	return lappend(file_systems, added);

@@ -17,8 +17,8 @@
 #define SORT_SHARE		1.2
 
 /*
- * disk_space_check warns, or raises an error, as cyclone.check_disk_space says, if a
- * rewrite of rel by this command is likely to fill a file system.  disk_space_suffices
+ * disk_space_check warns if a rewrite of rel by this command is likely to fill a file
+ * system.  disk_space_suffices
  * is for another index like this one, of that many pages, beside what
  * cyclone.min_free_disk says should stay free; it warns and returns false if there is
  * no room.  The caller has rel or the index locked.

@@ -80,8 +80,8 @@ def test_no_filter_of_system_calls_ends_a_server(prefix, forbidding, calls):
 
 def test_system_calls_can_be_switched_off(prefix):
     """No child of the server tries them, heap's table of functions stays as it is, and the rest works."""
-    config = {**CONFIG, "cyclone.system_calls": "off", "cyclone.preserve_page_cache": "on", "cyclone.check_disk_space": "error"}
-    with Cluster.create(prefix, {**config, "cyclone.debug_max_free_mb": 1}) as cluster:
+    config = {**CONFIG, "cyclone.system_calls": "off", "cyclone.preserve_page_cache": "on"}
+    with Cluster.create(prefix, {**config, "cyclone.debug_free_disk_mb": 1}) as cluster:
         cluster.forbidden_calls = tuple(call for call in seccomp.CALLS if not postgres_makes(prefix, call))
         with cluster.start().connect() as conn:
             checks.create_extensions(conn)
@@ -91,6 +91,17 @@ def test_system_calls_can_be_switched_off(prefix):
             assert "message in the server's log" in error.value.diag.message_hint
         assert cluster.log.count("LOG:  VACUUM and autovacuum are PostgreSQL's own, as cyclone.system_calls is off") == 1
         assert not re.search("cannot take over|how much disk space|the page cache|terminated by signal", cluster.log)
+
+
+def test_a_disk_that_cannot_be_seen_is_no_secret(prefix):
+    """A filter by which statfs fails, as those of containers do: the server's log says at its start that no disk is guarded."""
+    with Cluster.create(prefix, CONFIG) as cluster:
+        cluster.refused_calls = ("statfs",)
+        with cluster.start().connect() as conn:
+            conn.execute("CREATE EXTENSION pg_cyclone")
+            checks.create_extensions(conn)
+            vacuum_in_each_way(conn)
+        assert cluster.log.count("cannot find out how much disk space is free") == 1 and "The system refuses statfs." in cluster.log
 
 
 def test_the_filter_ends_a_process():

@@ -124,7 +124,7 @@ WRONG = {
     "VACUUM (FULL INPLACE, PROCESS_MAIN off) t": ("VACUUM option FULL INPLACE cannot be used with PROCESS_MAIN", "Leave"),
     "VACUUM (FULL INPLACE, ONLY_DATABASE_STATS)": ("VACUUM option FULL INPLACE cannot be used with ONLY_DATABASE_STATS", "Leave"),
     "SET cyclone.latency_target = '20ms'": ("invalid value for parameter", "Available values: off, auto."),
-    "SET cyclone.check_disk_space = 'on'": ("invalid value for parameter", "Available values: off, warning, error."),
+    "SET cyclone.min_free_disk = 'much'": ("invalid value for parameter", "It is a share"),
 }
 OFF = ("LATENCY_TARGET 'auto'", "FULL INPLACE", "FULL REWRITE")
 
