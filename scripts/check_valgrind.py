@@ -142,7 +142,7 @@ def shrink_beside_the_excluded(conn: psycopg.Connection, other: psycopg.Connecti
 
 
 def vacuum_beside_others(server: Cluster, conn: psycopg.Connection) -> None:
-    """VACUUM with a latency target, while one session's statements are timed and another reads the views."""
+    """VACUUM with a latency target, while one session works and another reads the views."""
     ended = threading.Event()
     seen = {"progress": 0, "pace": 0, "statements": 0}
 

@@ -4,7 +4,7 @@
  *	  The page cache of the operating system, left as it was found.
  *
  * A VACUUM reads each page of a large table once, and will not read it again soon.  If
- * memory is full, these pages push out of the page cache those that others need.  Then,
+ * memory is full, these pages push out of the page cache those that other processes need.  Then,
  * or wherever cyclone.preserve_page_cache is on, a process looks at a file stripe by
  * stripe:
  *

@@ -9,10 +9,10 @@
  * may be allowed on cores that are possible and not there, so those count that are online.
  *
  * Memory that holds the page cache is in use: a process that reads more files than the
- * unused memory holds pushes others' pages out.  A control group has its own page cache.
+ * unused memory holds pushes other files' pages out.  A control group has its own page cache.
  *
  * Nothing here but opens and reads files, as the server does itself.  A filter of
- * system calls may end a process that makes others, even to ask for its cores.
+ * system calls may end a process that makes other calls, even to ask for its cores.
  *
  * Portions Copyright (c) 2026, the pg_cyclone developers
  *

@@ -16,7 +16,7 @@
 #define NEIGHBOURS_LOOK_NS	(100 * (uint64) NS_PER_MS)
 /* The time between two glances at who waits: such waits are short, and seldom more than one at a time. */
 #define NEIGHBOURS_GLANCE_NS	(NEIGHBOURS_LOOK_NS / 10)
-/* Others that use less than this part of a core, and wait for no longer, are nobody. */
+/* Sessions that together use less than this part of a core, and wait for no longer, don't count. */
 #define NEIGHBOURS_NOBODY	0.02
 /* The room for workers if no other session is there */
 #define NEIGHBOURS_NONE		PG_INT32_MAX
@@ -32,7 +32,7 @@ typedef struct NeighboursSeen
 	int			counts[NEIGHBOURS_LOOKS];
 } NeighboursSeen;
 
-/* What others have had since they were looked at last, in ns */
+/* What other sessions have had since they were looked at last, in ns */
 typedef struct NeighboursTimes
 {
 	uint64		looked;			/* the time that the figures are of */
@@ -45,7 +45,7 @@ typedef struct NeighboursTimes
 /* The law, which knows nothing of the server, is neighbours_law and neighbours_note. */
 
 /*
- * A look, this many seconds after the one before, has counted this many others.  Until
+ * A look, this many seconds after the one before, has counted this many other sessions.  Until
  * there are three looks, none more than a second after the one before, the average
  * stays as it was.
  */

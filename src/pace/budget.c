@@ -19,7 +19,7 @@
 
 #include "pace/pace_private.h"
 
-/* budget_init -- nobody uses it yet. */
+/* budget_init -- for a budget that no process uses yet. */
 void
 budget_init(Budget *budget)
 {
@@ -64,9 +64,9 @@ budget_change_rate(Budget *budget, uint64 now, double times)
 bool
 budget_claim_tick(Budget *budget)
 {
-	uint32		nobody = 0;
+	uint32		not_ticking = 0;
 
-	return pg_atomic_compare_exchange_u32(&budget->ticking, &nobody, 1);
+	return pg_atomic_compare_exchange_u32(&budget->ticking, &not_ticking, 1);
 }
 
 /* budget_begin_tick -- if a tick is due, and no other process makes it, find what was used since the last one. */

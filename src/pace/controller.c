@@ -30,17 +30,17 @@
  * instead.
  */
 
-/* s until nobody is nobody, of a rest, of the mean of waits.  Log: 1.75 is no better; 1.5 fails. */
+/* s without other sessions until VACUUM counts as alone; of a rest; of the mean of waits.  Log: 1.75 is no better; 1.5 fails. */
 #define MOMENT				1.0
 /* s of the mean of the load, of the longest rest.  Chosen: 2.5 holds, 7.5 fails. */
 #define PATIENCE			5.0
 /* Processes, the first ones.  Log: a tenth of full speed makes the 95th percentile 1.04 times as high. */
 #define FIRST_BUDGET		0.1
-/* A factor, the most that one measurement is believed.  Log: at full speed others take 4.4 times as long. */
+/* A factor, the most that one measurement is believed.  Log: at full speed other sessions take 4.4 times as long. */
 #define LEAP				4.0
-/* What others take, times what they do in rests.  Log: so with vacuum_cost_limit = 800 and 2 ms. */
+/* What other sessions take, times what they take in rests.  Log: so with vacuum_cost_limit = 800 and 2 ms. */
 #define WAIT_MARGIN			1.06
-/* Of the budget's logarithm, a second, for all that others take.  Log: with 3 time spread by 2, and by 1.3 so. */
+/* Of the budget's logarithm, a second, for all that other sessions take.  Log: with 3 time spread by 2, and by 1.3 so. */
 #define WAIT_GROWTH			0.5
 /* Rests that are averaged.  Log: 16 and 32 are no better. */
 #define RESTS				8
@@ -110,7 +110,7 @@ controller_budget(const Controller *controller)
 	return controller->alone ? INFINITY : controller->resting ? LEAST_BUDGET / LEAP : controller->in_force;
 }
 
-/* law_is_alone -- is there nobody to be spared, or only a session that looks now and then? */
+/* law_is_alone -- is there no session to be spared, or only one that looks now and then? */
 static bool
 law_is_alone(Controller *controller, const ControllerInput *input)
 {
@@ -163,7 +163,7 @@ law_rests(Controller *controller, const ControllerInput *input)
 	return true;
 }
 
-/* law_end_rest -- add the rest to the mean; one in which nobody ran says nothing. */
+/* law_end_rest -- add the rest to the mean; one in which no other session ran says nothing. */
 static void
 law_end_rest(Controller *controller)
 {

@@ -31,7 +31,7 @@ typedef enum ControllerLimit
 {
 	LIMIT_NOTHING,				/* all that the machine gives */
 	LIMIT_LATENCY,
-	LIMIT_LEARNING,				/* how fast others are without it */
+	LIMIT_LEARNING,				/* how fast other sessions are without it */
 	LIMIT_FLOOR,				/* others wait, although it is at its slowest
 								 * pace */
 } ControllerLimit;
@@ -45,19 +45,19 @@ typedef struct Controller
 
 	double		load;			/* sessions at work */
 	double		load_for;		/* seconds since the first step */
-	double		idle;			/* seconds with nobody to be spared */
+	double		idle;			/* seconds without a session to be spared */
 	double		settling;		/* seconds to go in which it doesn't look */
-	bool		alone;			/* with nobody to be spared */
+	bool		alone;			/* there is no session to be spared */
 
 	bool		resting;		/* to learn */
 	double		since_rest;		/* seconds */
 	double		rest_seconds;	/* in the current or last rest */
-	double		rest_ran;		/* by others in there, in seconds */
+	double		rest_ran;		/* by other sessions in it, in seconds */
 	double		rest_waited;
 	int			nrests;
 	double		base_ran;		/* seconds a rest */
 	double		base_waited;
-	double		ran;			/* by others, averaged over MOMENT */
+	double		ran;			/* by other sessions, averaged over MOMENT */
 	double		waited;
 } Controller;
 

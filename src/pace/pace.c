@@ -62,7 +62,7 @@ pace_shared_size(void)
 /*
  * pace_create
  *		The leader initializes the shared block, which is zeroed, for a table, and joins.
- *		readers_wait: nobody else can even read the table.
+ *		readers_wait: no other session can even read the table.
  */
 void
 pace_create(PaceShared *shared, Oid relid, bool readers_wait)
@@ -134,7 +134,7 @@ pace_leave(void)
 		VacuumUpdateCosts();
 }
 
-/* pace_join_as_builder -- it builds indexes: others don't make way for it, and it has no budget. */
+/* pace_join_as_builder -- it builds indexes: other VACUUMs don't make way for it, and it has no budget. */
 void
 pace_join_as_builder(void)
 {

@@ -232,7 +232,7 @@ command_change_target(void)
 		target_leave();
 }
 
-/* command_let_go -- this process has no target any more, watches nobody, and leaves no row behind. */
+/* command_let_go -- this process has no target any more, and leaves no row behind. */
 static void
 command_let_go(void)
 {

@@ -1,9 +1,9 @@
 /*-------------------------------------------------------------------------
  *
  * pace_private.h
- *	  What the files of the pace know of each other.  Others include pace.h.
+ *	  What the files of the pace know of each other.  Files of other folders include pace.h.
  *
- * From the bottom up, and nobody calls one that stands further down here:
+ * From the bottom up: no file calls one that stands further down here.
  *
  * parking.c, controller.c, budget.c, pace_settings.c
  * target.c			the target: its budget, its law, what is measured for it
@@ -72,8 +72,8 @@ typedef struct BudgetUse
 } BudgetUse;
 
 /*
- * Nobody else has the budget in budget_init, and no other process ticks in budget_restart.
- * Any process may call the others at any time.  They take no lock and raise no error.  After
+ * No other process has the budget in budget_init, and no other process ticks in budget_restart.
+ * Any process may call the other functions at any time.  They take no lock and raise no error.  After
  * budget_claim_tick or budget_begin_tick has returned true no other process ticks before
  * budget_end_tick, which the caller must reach: nothing in between may raise an error.
  */
@@ -96,7 +96,8 @@ typedef struct Parking
 	int			most;			/* workers that there can be */
 	pg_atomic_uint32 wanted;	/* workers that the budget feeds, or
 								 * PARKING_ALL */
-	pg_atomic_uint32 room;		/* for how many workers others leave cores */
+	pg_atomic_uint32 room;		/* for how many workers other sessions leave
+								 * cores */
 	pg_atomic_uint32 taken;		/* places taken by workers */
 } Parking;
 
@@ -144,7 +145,7 @@ typedef struct PaceParameters
 /*
  * For the leader of a command.  pace_settings_restore is called after an error, too.
  * pace_settings_reread reads files and changes parameters, so it may raise an error, and
- * so may pace_settings_rebalance, in the server's routine.  The others raise none, and
+ * so may pace_settings_rebalance, in the server's routine.  The other functions raise none, and
  * none locks anything.
  */
 extern void pace_settings_current(PaceSettings *settings);
@@ -174,7 +175,7 @@ typedef struct TargetState
 
 /*
  * Leaders join and leave, when they exit, too; that takes an LWLock, under which nothing else
- * is locked but a spinlock.  Any process may call the others, which take a spinlock at most.
+ * is locked but a spinlock.  Any process may call the other functions, which take a spinlock at most.
  * The state of no target is that nothing is bounded.  None raises an error.
  */
 extern Size target_shmem_size(void);
@@ -234,7 +235,7 @@ typedef struct Pace
 extern Pace my_pace;
 
 /*
- * process_publish is the leader's, process_take_target is for any process, and the others for
+ * process_publish is the leader's, process_take_target is for any process, and the other functions are for
  * one that has joined.  They take a spinlock at most, and raise no error.
  */
 extern void process_publish(const PaceSettings *settings);

@@ -2,7 +2,7 @@
  *
  * pace_team.c
  *	  How many processes of a vacuum may be at work: those that its budget feeds, and
- *	  that others leave cores for.
+ *	  that other sessions leave cores for.
  *
  * parking.c has the places, and says which workers rest; neighbours.c looks at other
  * sessions.  Here both are told of this vacuum, a few times a second: by a tick, which
@@ -157,7 +157,7 @@ pace_look_around(uint64 now)
 		target_note_others(&times);
 }
 
-/* pace_make_room -- let the team be as large as others leave cores for. */
+/* pace_make_room -- let the team be as large as other sessions leave cores for. */
 static void
 pace_make_room(void)
 {

@@ -6,7 +6,7 @@
  * Processes that a budget can't keep busy do harm: they wake up, take a core from a
  * session in the midst of a statement, do little, and sleep again.  So under a budget
  * workers need a place to work, and there are as many places as the budget feeds
- * (parking_law), and no more than others leave cores for (neighbours.c).  What the
+ * (parking_law), and no more than other sessions leave cores for (neighbours.c).  What the
  * processes at work sleep for the budget counts, so one that waits for a disk is busy.
  *
  * A worker looks at this where it takes its next piece of work, and gives its place up if

@@ -9,7 +9,7 @@
  * doesn't sleep there, but has the server's next delay point sleep until that is paid
  * for (pace_in_server_code).  If a guard holds it, it sleeps at each of the server's delay
  * points.  In cleanup the routines don't ask.  There the server makes the process sleep
- * for its share of the budget, as it was when cleanup began, and the others leave it that
+ * for its share of the budget, as it was when cleanup began, and the other processes leave it that
  * share; guards don't hold it there.
  *
  * Portions Copyright (c) 2026, the pg_cyclone developers

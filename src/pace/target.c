@@ -164,7 +164,7 @@ target_state(bool has_target, TargetState *state)
  * without debts of the last VACUUM, which may have been cancelled.
  *
  * No process ticks meanwhile.  A tick takes microseconds, but for one that is stopped in it,
- * for which nobody waits for long.
+ * for which no process waits for long.
  */
 static void
 target_resume(uint64 now)
