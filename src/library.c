@@ -23,6 +23,7 @@
 #include "postgres.h"
 
 #include <dlfcn.h>
+#include <sys/stat.h>
 
 #include "fmgr.h"
 #include "miscadmin.h"
@@ -36,6 +37,9 @@
 
 /* as the postmaster has loaded it, NULL if it hasn't; the same in all processes */
 static const char *path = NULL;
+
+/* the file as it was then; st_ino is 0 if that isn't known */
+static struct stat file;
 
 /* library_init -- see library.h. */
 void
@@ -52,6 +56,8 @@ library_init(void)
 		path = "pg_cyclone";
 	else
 		path = MemoryContextStrdup(TopMemoryContext, info.dli_fname);
+	if (stat(path, &file) != 0)
+		file.st_ino = 0;
 	*find_rendezvous_variable(RENDEZVOUS) = unconstify(char *, path);
 }
 
@@ -60,6 +66,24 @@ const char *
 library_path(void)
 {
 	return path;
+}
+
+/*
+ * library_warn_if_replaced -- see library.h.
+ *
+ * The server finds the file among those that it has loaded, by its name, and so the
+ * functions of a newer version are missing there.
+ */
+void
+library_warn_if_replaced(void)
+{
+	struct stat now;
+
+	if (path != NULL && file.st_ino != 0 && stat(path, &now) == 0 &&
+		(now.st_ino != file.st_ino || now.st_dev != file.st_dev || now.st_mtime != file.st_mtime))
+		ereport(WARNING,
+				(errmsg("the library of pg_cyclone has been replaced since the server was started"),
+				 errhint("Restart the server before you create the extension.")));
 }
 
 /* refuse_without_preloading -- see library.h. */

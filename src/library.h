@@ -16,6 +16,9 @@ extern void library_init(void);
 /* The path under which background workers of ours find the library. */
 extern const char *library_path(void);
 
+/* Warn if another file is there now than the one that the server was started with. */
+extern void library_warn_if_replaced(void);
+
 /*
  * Raise an error if the library wasn't preloaded.  Each function that SQL calls, and
  * each entry of a worker, begins with that.

@@ -60,6 +60,7 @@ static void read_latency_target(const DefElem *def, VacuumOptions *options);
 static const char *option_string(const DefElem *def);
 static bool read_bool(const DefElem *def, bool *value);
 static void set_freeze_ages(VacuumParams *params);
+static const char *hint_for_unknown(const char *name);
 static void explain_full(const DefElem *def);
 static void refuse_without_engine(const char *option);
 static void explain_parallel(const DefElem *def);
@@ -216,18 +217,11 @@ vacuum_options_explain_faults(const VacuumStmt *stmt)
 	{
 		if (strcmp(def->defname, "full") == 0)
 			explain_full(def);
-		else if (strcmp(def->defname, "inplace") == 0 || strcmp(def->defname, "rewrite") == 0)
+		else if (hint_for_unknown(def->defname) != NULL)
 			ereport(ERROR,
 					(errcode(ERRCODE_SYNTAX_ERROR),
 					 errmsg("unrecognized VACUUM option \"%s\"", def->defname),
-					 errhint("It is a value of FULL: write VACUUM (FULL %s), without a comma.",
-							 strcmp(def->defname, "inplace") == 0 ? "INPLACE" : "REWRITE")));
-		else if (strncmp(def->defname, "latency", strlen("latency")) == 0 &&
-				 strcmp(def->defname, "latency_target") != 0)
-			ereport(ERROR,
-					(errcode(ERRCODE_SYNTAX_ERROR),
-					 errmsg("unrecognized VACUUM option \"%s\"", def->defname),
-					 errhint("Perhaps you meant LATENCY_TARGET.")));
+					 errhint("%s", _(hint_for_unknown(def->defname)))));
 		else if (strcmp(def->defname, "latency_target") == 0)
 			refuse_without_engine("LATENCY_TARGET");
 		else if (strcmp(def->defname, "parallel") == 0)
@@ -235,6 +229,23 @@ vacuum_options_explain_faults(const VacuumStmt *stmt)
 	}
 	if (!settings_enabled())
 		explain_full_parallel(stmt);
+}
+
+/* hint_for_unknown -- what is likely meant by an option that nobody knows; NULL if it isn't clear. */
+static const char *
+hint_for_unknown(const char *name)
+{
+	if (strcmp(name, "inplace") == 0)
+		return gettext_noop("It is a value of FULL: write VACUUM (FULL INPLACE), without a comma.");
+	if (strcmp(name, "rewrite") == 0)
+		return gettext_noop("It is a value of FULL: write VACUUM (FULL REWRITE), without a comma.");
+	if (strcmp(name, "concurrently") == 0)
+		return gettext_noop("VACUUM (FULL INPLACE) makes a table small while others use it.");
+	if (strcmp(name, "dryrun") == 0)
+		return gettext_noop("Perhaps you meant DRY_RUN.");
+	if (strncmp(name, "latency", strlen("latency")) == 0 && strcmp(name, "latency_target") != 0)
+		return gettext_noop("Perhaps you meant LATENCY_TARGET.");
+	return NULL;
 }
 
 /* explain_full -- raises the error for a value of FULL, if it is wrong. */

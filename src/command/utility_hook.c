@@ -18,6 +18,7 @@
 #include "access/parallel.h"
 #include "access/xact.h"
 #include "access/xlog.h"
+#include "catalog/namespace.h"
 #include "miscadmin.h"
 #include "parser/analyze.h"
 #include "tcop/utility.h"
@@ -32,6 +33,7 @@
 #include "compaction/compaction.h"
 #include "compat.h"
 #include "dry_run/dry_run.h"
+#include "library.h"
 #include "pace/pace.h"
 #include "server_check.h"
 #include "settings.h"
@@ -66,6 +68,7 @@ static void take_vacuum_first(PlannedStmt *pstmt, const char *query_string,
 							  ParamListInfo params, QueryEnvironment *query_env,
 							  DestReceiver *dest, QueryCompletion *qc);
 static bool is_done(const Call *call);
+static void explain_names(const VacuumStmt *stmt);
 static bool is_dry_run_done(const Call *call);
 static bool is_repack_done(const Call *call);
 static void pass_on(const Call *call);
@@ -120,6 +123,9 @@ take_vacuum(PlannedStmt *pstmt, const char *query_string,
 	read_only_tree, context, params, query_env, dest, qc};
 
 	compaction_make_way(pstmt->utilityStmt);
+	if (IsA(pstmt->utilityStmt, CreateExtensionStmt) &&
+		strcmp(castNode(CreateExtensionStmt, pstmt->utilityStmt)->extname, "pg_cyclone") == 0)
+		library_warn_if_replaced();
 	if (!is_done(&call))
 		pass_on(&call);
 }
@@ -208,7 +214,10 @@ is_done(const Call *call)
 		return false;
 	}
 	if (stmt->is_vacuumcmd && IsUnderPostmaster)
+	{
 		vacuum_options_explain_faults(stmt);
+		explain_names(stmt);
+	}
 	if (is_ours(stmt, call->context, &options))
 	{
 		if (distributed_is_for_other(stmt->rels, &options))
@@ -244,6 +253,29 @@ is_done(const Call *call)
 	}
 	PG_END_TRY();
 	return true;
+}
+
+/*
+ * explain_names
+ *		Raises the error that a named relation doesn't exist, with a hint, if the name is
+ *		an option: outside of parentheses only a few of the server's are options.
+ */
+static void
+explain_names(const VacuumStmt *stmt)
+{
+	foreach_node(VacuumRelation, named, stmt->rels)
+	{
+		const RangeVar *name = named->relation;
+
+		if (name != NULL && name->schemaname == NULL &&
+			(strcmp(name->relname, "inplace") == 0 || strcmp(name->relname, "rewrite") == 0 ||
+			 strcmp(name->relname, "dry_run") == 0) &&
+			!OidIsValid(RangeVarGetRelid(name, NoLock, true)))
+			ereport(ERROR,
+					(errcode(ERRCODE_UNDEFINED_TABLE),
+					 errmsg("relation \"%s\" does not exist", name->relname),
+					 errhint("Options of pg_cyclone are in parentheses, as in VACUUM (FULL INPLACE) t.")));
+	}
 }
 
 /*

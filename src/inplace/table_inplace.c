@@ -40,6 +40,7 @@
 #include "access/table.h"
 #include "access/xact.h"
 #include "catalog/catalog.h"
+#include "commands/progress.h"
 #include "miscadmin.h"
 #include "pgstat.h"
 #include "storage/bufmgr.h"
@@ -526,6 +527,14 @@ begin_step(Inplace *job, int phase, BlockNumber nblocks)
 {
 	Assert(IsTransactionState());
 	job->pace = MemoryContextAllocZero(job->context, pace_shared_size());
+
+	/*
+	 * where other programs look: the server has no phase for moving rows to
+	 * cut off the end
+	 */
+	pgstat_progress_start_command(PROGRESS_COMMAND_VACUUM, job->relid);
+	pgstat_progress_update_param(PROGRESS_VACUUM_PHASE, PROGRESS_VACUUM_PHASE_TRUNCATE);
+	pgstat_progress_update_param(PROGRESS_VACUUM_TOTAL_HEAP_BLKS, job->pass.new_pages);
 	progress_begin(job->relid, MyProcPid);
 	progress_phase(phase, nblocks);
 	pace_create(job->pace, job->relid, false);
@@ -539,6 +548,7 @@ end_step(Inplace *job)
 	pace_end_work();
 	pace_leave();
 	progress_clear();
+	pgstat_progress_end_command();
 	pfree(job->pace);
 	job->pace = NULL;
 }

@@ -134,6 +134,11 @@ def test_workers_find_the_library_that_the_server_has(new_cluster, prefix, chang
             with pytest.raises(psycopg.errors.ObjectNotInPrerequisiteState, match="preloaded from another file") as error:
                 conn.execute("TABLE cyclone.progress")
             assert str(library) in error.value.diag.message_detail
+        said = []
+        conn.add_notice_handler(lambda message: said.append((message.severity, message.message_primary, message.message_hint)))
+        conn.execute("CREATE EXTENSION IF NOT EXISTS pg_cyclone")
+        replaced = ("WARNING", "the library of pg_cyclone has been replaced since the server was started")
+        assert any(words[:2] == replaced and "Restart the server" in words[2] for words in said) == (change == "replaced")
         conn.close()
     assert "terminated by signal" not in cluster.log
 

@@ -2,6 +2,7 @@
 
 import pytest
 
+from cyclone_lab import checks
 from cyclone_lab.background import Parked, wait_until
 
 SETTINGS = {"min_parallel_index_scan_size": 0}
@@ -176,3 +177,13 @@ def test_a_vacuum_in_another_database_is_shown_without_its_tables_name(cluster, 
     with Parked(cluster, db, "heap-scan:any", 3, VACUUM, SETTINGS), cluster.connect("cyclone_template") as elsewhere:
         rows = elsewhere.execute("SELECT datname, relation, phase FROM cyclone.progress").fetchall()
         assert rows == [(db, None, "scanning heap")] * 3
+
+
+def test_full_inplace_is_seen_where_other_programs_look(cluster, db, conn, table):
+    """While it moves rows: as the end of the table is about to be cut off."""
+    query = "SELECT pid, relid, phase, heap_blks_total FROM pg_stat_progress_vacuum WHERE datname = current_database()"
+    with Parked(cluster, db, "inplace-batch:leader", 1, "VACUUM (FULL INPLACE) t") as vacuum:
+        [(pid, relid, phase, blocks)] = conn.execute(query).fetchall()
+        assert (pid, relid, phase) == (vacuum.pid, table[0], "truncating heap") and 0 < blocks <= table[1]
+    assert conn.execute(query).fetchall() == []
+    checks.assert_clean(conn, "t")
