@@ -3,40 +3,18 @@
  * audit.c
  *	  A sample of pages, judged a second time by other code than the engine's.
  *
- * Samples.  Each page of the heap that is scanned, each page of an index
- * that is visited, and each page of the heap whose dead items are freed, is audited
- * by chance: cyclone.audit is how likely that is.  The numbers come from the
- * server's generator, which each process seeds by itself.  When all indexes have
- * been passed over, sections of their blocks are chosen once more (audit_index.c).
+ * Each page of the heap or an index that VACUUM comes to is one of the sample by chance:
+ * cyclone.audit is how likely that is.  docs/how-it-works.md lists what is compared with
+ * what; here are the store of dead items and the age of the table.
  *
- * Comparisons:
+ * An audit uses the locks and pins that the engine has at that moment, but for the
+ * search for entries that are left, and for pages that are skipped.  Plans are judged
+ * before a critical section begins, results when it has ended and is logged.
  *
- * - before simple_page.c prunes and freezes a page: each item's fate by
- *	 HeapTupleSatisfiesVacuum and heap_prepare_freeze_tuple with the same cutoffs,
- *	 visibility, the oldest XIDs left (audit_heap.c).  Other pages are the server's
- *	 work: of these, its report on them.  Of a page that is only looked at, its dead
- *	 items and oldest IDs;
- * - when the dead items of a chunk are in the store: those of sampled pages are
- *	 found there, and no others;
- * - before an index page is changed: which TIDs are dead, by a search for each, and
- *	 afterwards that all others are still there, in the same order.  Before the heap's
- *	 second pass: that no entry of a dead item is left on sampled pages;
- * - before dead items are freed: that they are in the store, and visibility;
- *	 afterwards that nothing else has changed;
- * - whenever bits of the visibility map may have been set: that the page's is;
- * - at the end: that the new relfrozenxid and relminmxid are not newer than the
- *	 oldest IDs of the sampled pages.
- *
- * Locks and pins: those that the engine has on the page at that moment, and no
- * others; only the search for entries that are left takes shared locks of its own,
- * for as long as it takes to copy a page.  Nothing is audited in a critical section:
- * plans are before it begins, results when it has ended and is logged.
- *
- * Failure.  The process releases the page's lock, sets a mark (audit_mark.c), by which
- * the table is left to the server (table_log.c), and writes a report to a file.  An error
- * ends the VACUUM.  The leader raises that of a worker again.  An audit comes before the
- * second pass, so no item is unused, and nothing is lost whatever else is wrong.  If the
- * page is damaged, that is reported first (page_check.c).
+ * If an audit fails, the process releases the page's lock, sets a mark (audit_mark.c), by
+ * which the table is left to the server, and writes a report.  An error ends the VACUUM;
+ * the leader raises that of a worker again.  That comes before the second pass, so no
+ * item is unused, and nothing is lost.  A damaged page is reported first (page_check.c).
  *
  * Portions Copyright (c) 2026, the pg_cyclone developers
  *

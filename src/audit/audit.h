@@ -60,18 +60,16 @@ extern void audit_collected(TableVacuum *vacuum);
 extern void audit_age(TableVacuum *vacuum, const VacuumCounters *counters);
 
 /*
- * audit_heap.c: the page is locked exclusively, but for audit_unchanged, and stays so; the
+ * audit_heap.c: the page is locked exclusively, but for audit_noted, and stays so; the
  * map's is pinned
  */
 extern void audit_before_prune(TableVacuum *vacuum, Buffer buffer, const PagePlan *plan);
-extern void audit_pruned(TableVacuum *vacuum, Buffer buffer, const PruneResult *result);
-extern void audit_unchanged(TableVacuum *vacuum, Buffer buffer, const OffsetNumber *dead, int ndead);
+extern void audit_noted(TableVacuum *vacuum, Buffer buffer, const OffsetNumber *dead, int ndead,
+						const PruneResult *pruned);
 extern void audit_skipped(TableVacuum *vacuum, BlockNumber start, BlockNumber end);
 extern void audit_map(TableVacuum *vacuum, Buffer buffer, Buffer vmbuffer);
 extern void audit_before_free(TableVacuum *vacuum, Buffer buffer, const DeadTidsPage *dead,
-							  uint8 bits, TransactionId newest_xmin, Page before);
-extern void audit_freed(TableVacuum *vacuum, Buffer buffer, Buffer vmbuffer,
-						const DeadTidsPage *dead, Page before);
+							  uint8 bits, TransactionId newest_xmin);
 
 /* audit_btree.c */
 extern int64 audit_new_btree(Relation index, Relation table, const char *command);

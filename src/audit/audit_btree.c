@@ -29,10 +29,6 @@
 #include "utils/memutils.h"
 
 #include "audit/audit.h"
-#include "guards/guards.h"
-
-/* Blocks that are looked at together (128 kB), which disks read faster */
-#define SECTION_BLOCKS		16
 
 /* The page in hand */
 typedef struct BtreeAudit
@@ -49,7 +45,6 @@ typedef struct BtreeAudit
 
 static void audit_block(BtreeAudit *audit, BufferAccessStrategy strategy);
 static void compare_page(BtreeAudit *audit);
-static bool comes_before(const BtreeAudit *audit, BTScanInsert key, OffsetNumber next);
 static bool has_builtin_order(Relation index);
 static void fail_entry(const BtreeAudit *audit, OffsetNumber off, const char *engine,
 					   const char *found);
@@ -79,21 +74,13 @@ audit_new_btree(Relation index, Relation table, const char *command)
 	audit->state = psprintf("new index of table \"%s\", %u blocks",
 							RelationGetRelationName(table), nblocks);
 	audit->context = AllocSetContextCreate(CurrentMemoryContext, "Audited page", ALLOCSET_DEFAULT_SIZES);
-	for (BlockNumber start = 0; start < nblocks; start += SECTION_BLOCKS)
+	for (audit->blkno = BTREE_METAPAGE + 1; audit->blkno < nblocks; audit->blkno++)
 	{
-		BlockNumber end = Min(nblocks, start + SECTION_BLOCKS);
-
 		if (!audit_is_due())
 			continue;
-		guards_point();
-		for (BlockNumber blkno = start; blkno < end; blkno++)
-			(void) PrefetchBuffer(index, MAIN_FORKNUM, blkno);
-		for (audit->blkno = Max(start, BTREE_METAPAGE + 1); audit->blkno < end; audit->blkno++)
-		{
-			CHECK_FOR_INTERRUPTS();
-			audit_block(audit, strategy);
-			naudited++;
-		}
+		CHECK_FOR_INTERRUPTS();
+		audit_block(audit, strategy);
+		naudited++;
 	}
 	FreeAccessStrategy(strategy);
 	MemoryContextDelete(audit->context);
@@ -135,59 +122,33 @@ has_builtin_order(Relation index)
 	return true;
 }
 
-/* compare_page -- compare each entry with the next one, and with the high key. */
+/* compare_page -- compare each entry of a leaf with the next one, and with the high key. */
 static void
 compare_page(BtreeAudit *audit)
 {
 	Page		page = (Page) audit->image.data;
 	BTPageOpaque opaque = BTPageGetOpaque(page);
 	OffsetNumber maxoff = PageGetMaxOffsetNumber(page);
-	OffsetNumber first = P_FIRSTDATAKEY(opaque);
 
-	/* the first downlink of a page has no key */
-	for (OffsetNumber off = P_ISLEAF(opaque) ? first : OffsetNumberNext(first); off <= maxoff; off++)
+	if (!P_ISLEAF(opaque))
+		return;
+	for (OffsetNumber off = P_FIRSTDATAKEY(opaque); off <= maxoff; off++)
 	{
 		IndexTuple	tuple = (IndexTuple) PageGetItem(page, PageGetItemId(page, off));
 		BTScanInsert key = _bt_mkscankey(audit->index, tuple);
 
-		/* a truncated attribute is less than any value, not equal to it */
+		/* in an index from before PostgreSQL 12 they may be equal */
+		int			most = key->heapkeyspace ? -1 : 0;
+
+		/* a truncated attribute of the high key is less than any value */
 		key->backward = true;
 		if (key->scantid != NULL && BTreeTupleIsPosting(tuple))
 			key->scantid = BTreeTupleGetMaxHeapTID(tuple);
-		if (!P_RIGHTMOST(opaque) &&
-			(P_ISLEAF(opaque) ? _bt_compare(audit->index, key, page, P_HIKEY) > 0 :
-			 !comes_before(audit, key, P_HIKEY)))
+		if (!P_RIGHTMOST(opaque) && _bt_compare(audit->index, key, page, P_HIKEY) > 0)
 			fail_entry(audit, off, "the entry is on its page", "it is behind the page's high key");
-		if (off < maxoff && !comes_before(audit, key, OffsetNumberNext(off)))
+		if (off < maxoff && _bt_compare(audit->index, key, page, OffsetNumberNext(off)) > most)
 			fail_entry(audit, off, "entries are in order", "the next one doesn't come behind this one");
 	}
-}
-
-/*
- * comes_before
- *		Does the entry of this key come before another one of the page?
- *
- * In an index from before PostgreSQL 12 they may be equal.
- */
-static bool
-comes_before(const BtreeAudit *audit, BTScanInsert key, OffsetNumber next)
-{
-	Page		page = (Page) audit->image.data;
-	int			order = _bt_compare(audit->index, key, page, next);
-	IndexTuple	tuple;
-	int			natts;
-
-	if (!key->heapkeyspace || order != 0)
-		return key->heapkeyspace ? order < 0 : order <= 0;
-
-	/* if they are equal as far as the shorter one goes, that comes first */
-	if (P_ISLEAF(BTPageGetOpaque(page)) && next != P_HIKEY)
-		return false;
-	tuple = (IndexTuple) PageGetItem(page, PageGetItemId(page, next));
-	natts = Min(BTreeTupleGetNAtts(tuple, audit->index),
-				IndexRelationGetNumberOfKeyAttributes(audit->index));
-	return key->keysz < natts ||
-		(key->keysz == natts && key->scantid == NULL && BTreeTupleGetHeapTID(tuple) != NULL);
 }
 
 /* fail_entry -- there are two verdicts on an entry, or on the page. */

@@ -9,10 +9,6 @@
  *
  * Asking the server may set hint bits, as reading the page may at any time.
  *
- * The server's word on a row that was inserted and never touched depends on nothing but its
- * XIDs and flags.  So it isn't asked again for one that has those of the row before
- * (is_repeated), as most have in many tables.
- *
  * Portions Copyright (c) 2026, the pg_cyclone developers
  *
  *-------------------------------------------------------------------------
@@ -63,9 +59,6 @@ typedef struct PageAudit
 	TransactionId newest_xmin;
 	TransactionId latest_xid_removed;
 	HeapPageFreeze freeze;
-	HeapTupleHeader last_live;	/* live, and never touched; or NULL */
-	bool		last_may_freeze;	/* and what is to be done to it, if rows */
-	HeapTupleFreeze last_freeze;	/* are frozen */
 } PageAudit;
 
 static uint64 blocks_to_next(double share);
@@ -81,8 +74,8 @@ static void audit_tuple(PageAudit *audit, ItemId item, ItemFate fate, const Page
 						int *next_frozen);
 static void audit_freezing(PageAudit *audit, HeapTupleHeader tuple, ItemFate fate,
 						   const PagePlan *plan, int *next_frozen);
-static void compare_freezing(PageAudit *audit, const HeapTupleFreeze *planned);
-static inline bool is_repeated(const PageAudit *audit, HeapTupleHeader tuple);
+static void compare_freezing(PageAudit *audit, const HeapTupleFreeze *planned,
+							 const HeapTupleFreeze *server);
 static bool note_visibility(PageAudit *audit, ItemId item);
 static void compare(PageAudit *audit, const char *what, int64 engine, int64 right);
 static void compare_dead(PageAudit *audit, const OffsetNumber *dead, int ndead);
@@ -148,88 +141,56 @@ audit_before_prune(TableVacuum *vacuum, Buffer buffer, const PagePlan *plan)
 }
 
 /*
- * audit_pruned
- *		After the server has pruned a page, and before the map is changed: is its
- *		report on the page right?
+ * audit_noted
+ *		The server has pruned a page, and left its report in pruned; or, if that is NULL, the
+ *		engine has only looked at it, as others have it pinned.  Are these its dead items?
+ *		Does the engine know of its oldest IDs?  Is the report on visibility right, before the
+ *		map is changed, or need the page not be changed?
+ *
+ * Any lock on the page will do.
  */
 void
-audit_pruned(TableVacuum *vacuum, Buffer buffer, const PruneResult *result)
+audit_noted(TableVacuum *vacuum, Buffer buffer, const OffsetNumber *dead, int ndead,
+			const PruneResult *pruned)
 {
 	PageAudit	audit;
 	OffsetNumber maxoff = PageGetMaxOffsetNumber(BufferGetPage(buffer));
-	TransactionId oldest_xid;
-	MultiXactId oldest_multi;
+	bool		checks_visibility = pruned != NULL && pruned->all_visible && !pruned->map_done;
+	bool		must_freeze = false;
 
 	Assert(CritSectionCount == 0);
 	Assert(vacuum->page_is_audited);
-	Assert(compat_buffer_is_locked_exclusively(buffer));
-	Assert(result->lpdead_items >= 0 && result->lpdead_items <= MaxHeapTuplesPerPage);
+	Assert(compat_is_locked(buffer));
+	Assert(ndead >= 0 && ndead <= MaxHeapTuplesPerPage);
 	begin_page(&audit, vacuum, buffer);
-	oldest_xid = audit.freeze.NoFreezePageRelfrozenXid;
-	oldest_multi = audit.freeze.NoFreezePageRelminMxid;
 	for (OffsetNumber off = FirstOffsetNumber; off <= maxoff; off++)
 	{
 		ItemId		item = PageGetItemId(audit.page, off);
 		HeapTupleHeader tuple;
 
 		audit.place.off = off;
-		if (ItemIdIsDead(item))
+		if (ItemIdIsDead(item) && (pruned != NULL || vacuum->nindexes > 0))
 			audit.dead[audit.ndead++] = off;
 		if (!ItemIdIsNormal(item))
 			continue;
 		tuple = row_at(&audit, off);
-		(void) heap_tuple_should_freeze(tuple, &vacuum->shared->cutoffs,
-										&oldest_xid, &oldest_multi);
-		if (!result->all_visible || result->map_done || is_repeated(&audit, tuple))
+		must_freeze |= heap_tuple_should_freeze(tuple, &vacuum->shared->cutoffs,
+												&audit.freeze.NoFreezePageRelfrozenXid,
+												&audit.freeze.NoFreezePageRelminMxid);
+		if (!checks_visibility)
 			continue;
 		audit.all_visible &= note_visibility(&audit, item);
 		audit.all_frozen &= !heap_tuple_needs_eventual_freeze(tuple);
 	}
 	audit.place.off = InvalidOffsetNumber;
 
-	compare_dead(&audit, result->deadoffsets, result->lpdead_items);
-	if (result->all_visible && !result->map_done)
+	compare_dead(&audit, dead, ndead);
+	if (checks_visibility)
 	{
 		compare(&audit, "the page is all-visible", true, audit.all_visible && audit.ndead == 0);
-		compare(&audit, "the page is all-frozen", result->all_frozen, audit.all_frozen);
+		compare(&audit, "the page is all-frozen", pruned->all_frozen, audit.all_frozen);
 	}
-	end_page(&audit, oldest_xid, oldest_multi);
-}
-
-/*
- * audit_unchanged
- *		The engine has only looked at a page, as others have it pinned.  Are these its dead
- *		items?  Does the engine know of its oldest IDs?  Need the page not be changed?
- *
- * Any lock on the page will do.
- */
-void
-audit_unchanged(TableVacuum *vacuum, Buffer buffer, const OffsetNumber *dead, int ndead)
-{
-	PageAudit	audit;
-	OffsetNumber maxoff = PageGetMaxOffsetNumber(BufferGetPage(buffer));
-	bool		must_freeze = false;
-
-	Assert(CritSectionCount == 0);
-	Assert(vacuum->page_is_audited);
-	Assert(compat_is_locked(buffer));
-	Assert(ndead == 0 || dead != NULL);
-	Assert(ndead >= 0 && ndead <= MaxHeapTuplesPerPage);
-	begin_page(&audit, vacuum, buffer);
-	for (OffsetNumber off = FirstOffsetNumber; off <= maxoff; off++)
-	{
-		ItemId		item = PageGetItemId(audit.page, off);
-
-		if (ItemIdIsDead(item) && vacuum->nindexes > 0)
-			audit.dead[audit.ndead++] = off;
-		else if (ItemIdIsNormal(item))
-			must_freeze |= heap_tuple_should_freeze(row_at(&audit, off),
-													&vacuum->shared->cutoffs,
-													&audit.freeze.NoFreezePageRelfrozenXid,
-													&audit.freeze.NoFreezePageRelminMxid);
-	}
-	compare_dead(&audit, dead, ndead);
-	if (vacuum->shared->aggressive)
+	if (pruned == NULL && vacuum->shared->aggressive)
 		compare(&audit, "rows must be frozen", false, must_freeze);
 	end_page(&audit, audit.freeze.NoFreezePageRelfrozenXid, audit.freeze.NoFreezePageRelminMxid);
 }
@@ -265,11 +226,11 @@ audit_map(TableVacuum *vacuum, Buffer buffer, Buffer vmbuffer)
 /*
  * audit_before_free
  *		Before a page's dead items are freed: are they in the store, and will these
- *		bits be right?  A copy of the page is left in before.
+ *		bits be right?
  */
 void
 audit_before_free(TableVacuum *vacuum, Buffer buffer, const DeadTidsPage *dead,
-				  uint8 bits, TransactionId newest_xmin, Page before)
+				  uint8 bits, TransactionId newest_xmin)
 {
 	PageAudit	audit;
 	OffsetNumber maxoff = PageGetMaxOffsetNumber(BufferGetPage(buffer));
@@ -294,8 +255,7 @@ audit_before_free(TableVacuum *vacuum, Buffer buffer, const DeadTidsPage *dead,
 					   ItemIdIsDead(item) ? "it isn't in the store" : "it isn't dead");
 		if (!is_freed && ItemIdIsDead(item))
 			audit.all_visible = false;
-		if (bits == 0 || !ItemIdIsNormal(item) ||
-			is_repeated(&audit, row_at(&audit, off)))
+		if (bits == 0 || !ItemIdIsNormal(item))
 			continue;
 		audit.all_visible &= note_visibility(&audit, item);
 		audit.all_frozen &=
@@ -311,49 +271,7 @@ audit_before_free(TableVacuum *vacuum, Buffer buffer, const DeadTidsPage *dead,
 		if (!audit.all_frozen)
 			compare(&audit, "newest xmin", newest_xmin, audit.newest_xmin);
 	}
-	memcpy(before, audit.page, BLCKSZ);
 	vacuum->counters.audited_heap_pages++;
-}
-
-/*
- * audit_freed
- *		Afterwards: are these items unused, and is all else as it was?
- */
-void
-audit_freed(TableVacuum *vacuum, Buffer buffer, Buffer vmbuffer, const DeadTidsPage *dead,
-			Page before)
-{
-	PageAudit	audit;
-	OffsetNumber old_maxoff = PageGetMaxOffsetNumber(before);
-	OffsetNumber maxoff = PageGetMaxOffsetNumber(BufferGetPage(buffer));
-	unsigned	upper = ((PageHeader) before)->pd_upper;
-	int			nfreed = 0;
-
-	Assert(CritSectionCount == 0);
-	Assert(compat_buffer_is_locked_exclusively(buffer));
-	Assert(visibilitymap_pin_ok(BufferGetBlockNumber(buffer), vmbuffer));
-	Assert(dead->blkno == BufferGetBlockNumber(buffer) && dead->blkno == vacuum->blkno);
-	Assert(dead->noffsets > 0 && dead->noffsets <= MaxHeapTuplesPerPage);
-	begin_page(&audit, vacuum, buffer);
-	for (OffsetNumber off = FirstOffsetNumber; off <= old_maxoff; off++)
-	{
-		ItemId		old = PageGetItemId(before, off);
-		ItemId		item = PageGetItemId(audit.page, off);
-		bool		is_freed = nfreed < dead->noffsets && dead->offsets[nfreed] == off;
-
-		audit.place.off = off;
-		nfreed += is_freed;
-		/* unused ones at the end of the array are cut off */
-		if (is_freed || !ItemIdIsUsed(old) ? off <= maxoff && ItemIdIsUsed(item) :
-			off > maxoff || memcmp(old, item, sizeof(ItemIdData)) != 0)
-			audit_fail(vacuum, &audit.place,
-					   off > maxoff || !ItemIdIsUsed(item) ? "the item is unused now" : "the item has changed",
-					   is_freed ? "it was to become unused" : "it was to stay as it was");
-	}
-	audit.place.off = InvalidOffsetNumber;
-	if (memcmp((char *) before + upper, (char *) audit.page + upper, BLCKSZ - upper) != 0)
-		audit_fail(vacuum, &audit.place, "rows have changed", "they were to stay as they were");
-	audit_map(vacuum, buffer, vmbuffer);
 }
 
 /*
@@ -461,7 +379,6 @@ begin_page(PageAudit *audit, TableVacuum *vacuum, Buffer buffer)
 	audit->nlive = audit->nkept = audit->ndead = 0;
 	audit->all_visible = audit->all_frozen = true;
 	audit->newest_xmin = audit->latest_xid_removed = InvalidTransactionId;
-	audit->last_live = NULL;
 	audit->freeze = (HeapPageFreeze)
 	{
 		.FreezePageRelfrozenXid = cutoffs->OldestXmin,.FreezePageRelminMxid = cutoffs->OldestMxact,
@@ -537,16 +454,6 @@ audit_tuple(PageAudit *audit, ItemId item, ItemFate fate, const PagePlan *plan, 
 {
 	HeapTupleHeader tuple = row_at(audit, audit->place.off);
 
-	if (is_repeated(audit, tuple))
-	{
-		audit->nlive++;
-		audit->nkept++;
-		expect_fate(audit, fate, plan->nfrozen > 0 && audit->last_may_freeze ?
-					FATE_FROZEN : FATE_STAYS);
-		if (fate == FATE_FROZEN)
-			compare_freezing(audit, &plan->frozen[(*next_frozen)++]);
-		return;
-	}
 	if (!note_visibility(audit, item))
 	{
 		/* others would be a link in a chain, which simple pages don't have */
@@ -569,6 +476,7 @@ audit_freezing(PageAudit *audit, HeapTupleHeader tuple, ItemFate fate, const Pag
 			   int *next_frozen)
 {
 	const struct VacuumCutoffs *cutoffs = &audit->vacuum->shared->cutoffs;
+	HeapTupleFreeze server;
 	bool		totally_frozen;
 	bool		may_freeze;
 
@@ -581,40 +489,21 @@ audit_freezing(PageAudit *audit, HeapTupleHeader tuple, ItemFate fate, const Pag
 		return;
 	}
 	may_freeze = heap_prepare_freeze_tuple(tuple, cutoffs, &audit->freeze,
-										   &audit->last_freeze, &totally_frozen);
-	audit->last_may_freeze = may_freeze;
+										   &server, &totally_frozen);
 	expect_fate(audit, fate, may_freeze ? FATE_FROZEN : FATE_STAYS);
 	audit->all_frozen &= totally_frozen;
 	if (may_freeze)
-		compare_freezing(audit, &plan->frozen[(*next_frozen)++]);
+		compare_freezing(audit, &plan->frozen[(*next_frozen)++], &server);
 }
 
-/* compare_freezing -- is the plan for a row the server's, which is in last_freeze? */
+/* compare_freezing -- is the plan for a row the server's? */
 static void
-compare_freezing(PageAudit *audit, const HeapTupleFreeze *planned)
+compare_freezing(PageAudit *audit, const HeapTupleFreeze *planned, const HeapTupleFreeze *server)
 {
-	const HeapTupleFreeze *server = &audit->last_freeze;
-
 	compare(audit, "xmax of a frozen row", planned->xmax, server->xmax);
 	compare(audit, "infomask of a frozen row", planned->t_infomask, server->t_infomask);
 	compare(audit, "infomask2 of a frozen row", planned->t_infomask2, server->t_infomask2);
 	compare(audit, "flags of a freeze plan", planned->frzflags, server->frzflags);
-}
-
-/*
- * is_repeated
- *		Is a row like the last one that was found live and untouched?  Then the server's
- *		word on it would be the same.
- */
-static inline bool
-is_repeated(const PageAudit *audit, HeapTupleHeader tuple)
-{
-	HeapTupleHeader last = audit->last_live;
-
-	return last != NULL &&
-		HeapTupleHeaderGetRawXmin(last) == HeapTupleHeaderGetRawXmin(tuple) &&
-		HeapTupleHeaderGetRawXmax(last) == HeapTupleHeaderGetRawXmax(tuple) &&
-		last->t_infomask == tuple->t_infomask && last->t_infomask2 == tuple->t_infomask2;
 }
 
 /*
@@ -636,8 +525,6 @@ note_visibility(PageAudit *audit, ItemId item)
 	verdict = HeapTupleSatisfiesVacuum(&tuple, oldest_xmin, audit->buffer);
 	if (verdict == HEAPTUPLE_DEAD)
 		return false;
-	/* last_freeze will be of this row */
-	audit->last_live = NULL;
 	if (verdict != HEAPTUPLE_LIVE || !HeapTupleHeaderXminCommitted(tuple.t_data))
 	{
 		audit->all_visible = false;
@@ -645,8 +532,6 @@ note_visibility(PageAudit *audit, ItemId item)
 	}
 
 	audit->nlive++;
-	if ((tuple.t_data->t_infomask & (HEAP_XMAX_INVALID | HEAP_MOVED)) == HEAP_XMAX_INVALID)
-		audit->last_live = tuple.t_data;
 	xmin = HeapTupleHeaderGetXmin(tuple.t_data);
 	if (!TransactionIdPrecedes(xmin, oldest_xmin))
 		audit->all_visible = false;

@@ -3,23 +3,16 @@
  * audit_rewrite.c
  *	  Rows that VACUUM FULL or REPACK has copied, compared with their copies.
  *
- * As in audit.c, cyclone.audit is the share of pages.  When a page of the old
- * heap has been copied, and while it is still locked, HeapTupleSatisfiesVacuum judges
- * each of its rows, and tuple_fate must have come to the same.  A row that a snapshot may
- * still see must have a copy, unless it was left to the leader, as linked with other
- * versions or too big, or is a chunk that no row needs.  Any other row must have none.
- * Row and copy are compared column by column, and so is their visibility; and the values
- * that a copy needs of the TOAST table must be noted as needed.  Of what is left to the
- * leader, it compares a random sample; of a row that was too big, whose values have moved
- * just now, only which values are needed.
- *
- * The number of rows is compared for all pages: what was found to be kept, row by
- * row, with what is on the pages that were written.
- *
- * Asking the server may set hint bits in the old file, as reading it may at any time.
+ * When a page of the old heap has been copied, and while it is still locked,
+ * HeapTupleSatisfiesVacuum judges each of its rows, and tuple_fate must have come to the
+ * same.  A row that a snapshot may still see must have a copy, unless it was left to the
+ * leader, or is a chunk that no row needs; any other row must have none.  Values and
+ * visibility of row and copy are compared.  Of what is left to the leader, it compares a
+ * random sample.  The number of rows is compared for all pages.
  *
  * All this happens before the new files are the table's, so a failure costs nothing
- * but the work.  New btrees come last (audit_btree.c), before the transaction commits.
+ * but the work.  New indexes come last (audit_btree.c, audit_entries.c), before the
+ * transaction commits.
  *
  * Portions Copyright (c) 2026, the pg_cyclone developers
  *
@@ -41,34 +34,39 @@
 #include "audit/audit.h"
 #include "rewrite/rewrite.h"
 
-/* What was made of the rows of a page, by their old items */
+/* What was made of a row */
+typedef struct CopiedRow
+{
+	bool		has_fate;
+	TupleFate	fate;
+	bool		is_left;		/* to the leader, or as an orphan */
+	HeapTupleHeader copy;		/* NULL: none */
+	Size		length;
+} CopiedRow;
+
+/* The page in hand */
 struct RewriteAudit
 {
 	MemoryContext context;
 	OffsetNumber maxoff;
-	bool		has_fate[MaxOffsetNumber + 1];
-	TupleFate	fates[MaxOffsetNumber + 1];
-	bool		is_left[MaxOffsetNumber + 1];	/* to the leader, or as an
-												 * orphan */
-	HeapTupleHeader copies[MaxOffsetNumber + 1];	/* NULL: none */
-	Size		lengths[MaxOffsetNumber + 1];
+	CopiedRow	rows[MaxOffsetNumber + 1];	/* by their old items */
 };
 
-static void prepare(TableRewrite *rewrite);
-static void audit_row(TableRewrite *rewrite, RewriteHeap heap, const AuditPlace *place,
-					  HeapTuple tuple, HTSV_Result verdict);
+static void prepare_rewrite_audit(TableRewrite *rewrite);
+static void audit_copied_row(TableRewrite *rewrite, RewriteHeap heap, const AuditPlace *place,
+							 HeapTuple tuple, HTSV_Result verdict);
 static TupleFate fate_of(HTSV_Result verdict);
 static bool may_be_left(TableRewrite *rewrite, RewriteHeap heap, HeapTuple tuple);
 static void compare_copy(TableRewrite *rewrite, RewriteHeap heap, const AuditPlace *place,
 						 HeapTuple old, HeapTupleHeader copy, Size length);
 static void compare_visibility(TableRewrite *rewrite, const AuditPlace *place,
 							   HeapTupleHeader old, HeapTupleHeader copy, bool is_deleted);
-static void fail(TableRewrite *rewrite, const AuditPlace *place,
-				 const char *engine, const char *audit);
+static void fail_copy(TableRewrite *rewrite, const AuditPlace *place,
+					  const char *engine, const char *audit);
 
-/* prepare -- before the first audit of this process. */
+/* prepare_rewrite_audit -- before the first audit of this process. */
 static void
-prepare(TableRewrite *rewrite)
+prepare_rewrite_audit(TableRewrite *rewrite)
 {
 	if (rewrite->audit != NULL)
 		return;
@@ -89,13 +87,10 @@ audit_rewrite_begin_page(TableRewrite *rewrite, Page page)
 	if (likely(!audit_is_due()) || PageIsNew(page) ||
 		PageGetMaxOffsetNumber(page) > MaxOffsetNumber)
 		return;
-	prepare(rewrite);
+	prepare_rewrite_audit(rewrite);
 	rewrite->audit_page = rewrite->audit;
 	rewrite->audit->maxoff = PageGetMaxOffsetNumber(page);
-	memset(rewrite->audit->copies, 0,
-		   (rewrite->audit->maxoff + 1) * sizeof(HeapTupleHeader));
-	memset(rewrite->audit->has_fate, 0, (rewrite->audit->maxoff + 1) * sizeof(bool));
-	memset(rewrite->audit->is_left, 0, (rewrite->audit->maxoff + 1) * sizeof(bool));
+	memset(rewrite->audit->rows, 0, (rewrite->audit->maxoff + 1) * sizeof(CopiedRow));
 }
 
 /* audit_rewrite_fate -- of such a page, note the fate of an item. */
@@ -105,8 +100,8 @@ audit_rewrite_fate(TableRewrite *rewrite, OffsetNumber off, TupleFate fate)
 	if (likely(rewrite->audit_page == NULL))
 		return;
 	Assert(off >= FirstOffsetNumber && off <= rewrite->audit_page->maxoff);
-	rewrite->audit_page->has_fate[off] = true;
-	rewrite->audit_page->fates[off] = fate;
+	rewrite->audit_page->rows[off].has_fate = true;
+	rewrite->audit_page->rows[off].fate = fate;
 }
 
 /* audit_rewrite_left -- of such a page, note that an item is left to the leader, or left out as an orphan. */
@@ -116,7 +111,7 @@ audit_rewrite_left(TableRewrite *rewrite, OffsetNumber off)
 	if (likely(rewrite->audit_page == NULL))
 		return;
 	Assert(off >= FirstOffsetNumber && off <= rewrite->audit_page->maxoff);
-	rewrite->audit_page->is_left[off] = true;
+	rewrite->audit_page->rows[off].is_left = true;
 }
 
 /* audit_rewrite_note -- of such a page, note the copy of an item. */
@@ -126,8 +121,8 @@ audit_rewrite_note(TableRewrite *rewrite, OffsetNumber off, HeapTupleHeader copy
 	if (likely(rewrite->audit_page == NULL))
 		return;
 	Assert(off >= FirstOffsetNumber && off <= rewrite->audit_page->maxoff);
-	rewrite->audit_page->copies[off] = copy;
-	rewrite->audit_page->lengths[off] = length;
+	rewrite->audit_page->rows[off].copy = copy;
+	rewrite->audit_page->rows[off].length = length;
 }
 
 /* audit_rewrite_page -- judge the rows of a page of the sample once more. */
@@ -152,14 +147,14 @@ audit_rewrite_page(TableRewrite *rewrite, RewriteHeap heap, Buffer buffer)
 		place.off = off;
 		if (!ItemIdIsNormal(item))
 		{
-			if (rewrite->audit_page->copies[off] != NULL)
-				fail(rewrite, &place, "the row is kept", "the item has no row");
+			if (rewrite->audit_page->rows[off].copy != NULL)
+				fail_copy(rewrite, &place, "the row is kept", "the item has no row");
 			continue;
 		}
 		/* its length is what heap_copy.c makes of it */
 		(void) tuple_copy_find(rel, BufferGetPage(buffer), place.blkno, off, &tuple);
-		audit_row(rewrite, heap, &place, &tuple,
-				  HeapTupleSatisfiesVacuum(&tuple, oldest_xmin, buffer));
+		audit_copied_row(rewrite, heap, &place, &tuple,
+						 HeapTupleSatisfiesVacuum(&tuple, oldest_xmin, buffer));
 	}
 	MemoryContextSwitchTo(old);
 	MemoryContextReset(rewrite->audit_page->context);
@@ -167,38 +162,32 @@ audit_rewrite_page(TableRewrite *rewrite, RewriteHeap heap, Buffer buffer)
 	rewrite->counters[heap].audited_pages++;
 }
 
-/* audit_row -- has a row of a page a copy if it should have one, and is that right? */
+/* audit_copied_row -- has a row of a page a copy if it should have one, and is that right? */
 static void
-audit_row(TableRewrite *rewrite, RewriteHeap heap, const AuditPlace *place,
-		  HeapTuple tuple, HTSV_Result verdict)
+audit_copied_row(TableRewrite *rewrite, RewriteHeap heap, const AuditPlace *place,
+				 HeapTuple tuple, HTSV_Result verdict)
 {
 	static const char *const fate_names[] = {
 		"the row is dead", "the row is deleted, and may be seen", "the row is live",
 	};
-	const struct RewriteAudit *page = rewrite->audit_page;
-	HeapTupleHeader copy = page->copies[place->off];
+	const CopiedRow *row = &rewrite->audit_page->rows[place->off];
 	TupleFate	fate = fate_of(verdict);
 
-	if (!page->has_fate[place->off])
-		fail(rewrite, place, "there is no row", fate_names[fate]);
-	if (page->fates[place->off] != fate)
-		fail(rewrite, place, fate_names[page->fates[place->off]], fate_names[fate]);
-	if (fate == TUPLE_DEAD)
-	{
-		if (copy != NULL)
-			fail(rewrite, place, "the row is kept", "it is dead");
+	if (!row->has_fate)
+		fail_copy(rewrite, place, "there is no row", fate_names[fate]);
+	if (row->fate != fate)
+		fail_copy(rewrite, place, fate_names[row->fate], fate_names[fate]);
+	if (fate == TUPLE_DEAD && row->copy != NULL)
+		fail_copy(rewrite, place, "the row is kept", "it is dead");
+	if (fate != TUPLE_DEAD && row->copy == NULL &&
+		(!row->is_left || !may_be_left(rewrite, heap, tuple)))
+		fail_copy(rewrite, place, "the row is left out", "it isn't dead");
+	if (row->copy == NULL)
 		return;
-	}
-	if (copy == NULL)
-	{
-		if (!page->is_left[place->off] || !may_be_left(rewrite, heap, tuple))
-			fail(rewrite, place, "the row is left out", "it isn't dead");
-		return;
-	}
-	compare_copy(rewrite, heap, place, tuple, copy, page->lengths[place->off]);
+	compare_copy(rewrite, heap, place, tuple, row->copy, row->length);
 	/* of a row whose xmin isn't known to have committed, xmax says nothing */
 	if (verdict != HEAPTUPLE_INSERT_IN_PROGRESS)
-		compare_visibility(rewrite, place, tuple->t_data, copy, fate == TUPLE_RECENTLY_DEAD);
+		compare_visibility(rewrite, place, tuple->t_data, row->copy, fate == TUPLE_RECENTLY_DEAD);
 }
 
 /* fate_of -- what does a row's state mean for a rewrite? */
@@ -245,7 +234,7 @@ audit_rewrite_by_leader(TableRewrite *rewrite, HeapTuple old, HeapTupleHeader co
 
 	if (likely(!audit_is_due()))
 		return;
-	prepare(rewrite);
+	prepare_rewrite_audit(rewrite);
 	context = MemoryContextSwitchTo(rewrite->audit->context);
 	if (!tuple_copy_is_too_big(tuple_copy_length(rewrite, old)))
 		compare_copy(rewrite, REWRITE_TABLE, &place, old, copy, length);
@@ -267,13 +256,13 @@ audit_rewrite_count(TableRewrite *rewrite, RewriteHeap heap, int64 kept)
 	if (cyclone_audit <= 0)
 		return;
 	if (written != kept)
-		fail(rewrite, &place, psprintf(INT64_FORMAT " rows are kept", kept),
-			 psprintf("there are " INT64_FORMAT " in the new file", written));
+		fail_copy(rewrite, &place, psprintf(INT64_FORMAT " rows are kept", kept),
+				  psprintf("there are " INT64_FORMAT " in the new file", written));
 	if (RelationGetNumberOfBlocks(rewrite->new_heaps[heap]) !=
 		pg_atomic_read_u32(&copy->new_blocks.nblocks))
-		fail(rewrite, &place, psprintf("the new file has %u blocks",
-									   pg_atomic_read_u32(&copy->new_blocks.nblocks)),
-			 psprintf("it has %u", RelationGetNumberOfBlocks(rewrite->new_heaps[heap])));
+		fail_copy(rewrite, &place, psprintf("the new file has %u blocks",
+											pg_atomic_read_u32(&copy->new_blocks.nblocks)),
+				  psprintf("it has %u", RelationGetNumberOfBlocks(rewrite->new_heaps[heap])));
 }
 
 /*
@@ -315,7 +304,7 @@ compare_copy(TableRewrite *rewrite, RewriteHeap heap, const AuditPlace *place,
 
 	if (audit_rows_differ(old, RelationGetDescr(rewrite->old_heaps[heap]),
 						  &copied, RelationGetDescr(rewrite->new_heaps[heap]), false))
-		fail(rewrite, place, "the row is copied", "its copy has other values");
+		fail_copy(rewrite, place, "the row is copied", "its copy has other values");
 }
 
 /*
@@ -335,26 +324,26 @@ compare_visibility(TableRewrite *rewrite, const AuditPlace *place,
 	if (old->t_infomask & (HEAP_MOVED | HEAP_XMAX_IS_MULTI))
 		return;
 	if (HeapTupleHeaderGetRawXmin(copy) != xmin)
-		fail(rewrite, place, psprintf("xmin of the copy is %u", HeapTupleHeaderGetRawXmin(copy)),
-			 psprintf("that of the row is %u", xmin));
+		fail_copy(rewrite, place, psprintf("xmin of the copy is %u", HeapTupleHeaderGetRawXmin(copy)),
+				  psprintf("that of the row is %u", xmin));
 	if (HeapTupleHeaderXminFrozen(copy) != is_frozen)
-		fail(rewrite, place, is_frozen ? "the copy isn't frozen" : "the copy is frozen",
-			 is_frozen ? "it is old enough" : "it isn't old enough");
+		fail_copy(rewrite, place, is_frozen ? "the copy isn't frozen" : "the copy is frozen",
+				  is_frozen ? "it is old enough" : "it isn't old enough");
 	if ((!(copy->t_infomask & HEAP_XMAX_INVALID) && !HEAP_XMAX_IS_LOCKED_ONLY(copy->t_infomask)) != is_deleted)
-		fail(rewrite, place, is_deleted ? "the copy is live" : "the copy is deleted",
-			 is_deleted ? "the row is deleted" : "the row is live");
+		fail_copy(rewrite, place, is_deleted ? "the copy is live" : "the copy is deleted",
+				  is_deleted ? "the row is deleted" : "the row is live");
 	if (is_deleted && HeapTupleHeaderGetRawXmax(copy) != HeapTupleHeaderGetRawXmax(old))
-		fail(rewrite, place, psprintf("xmax of the copy is %u", HeapTupleHeaderGetRawXmax(copy)),
-			 psprintf("that of the row is %u", HeapTupleHeaderGetRawXmax(old)));
+		fail_copy(rewrite, place, psprintf("xmax of the copy is %u", HeapTupleHeaderGetRawXmax(copy)),
+				  psprintf("that of the row is %u", HeapTupleHeaderGetRawXmax(old)));
 }
 
 /*
- * fail
+ * fail_copy
  *		Two verdicts on a row differ: raise an error.  Releases the page's lock, if the
  *		place has one.
  */
 static void
-fail(TableRewrite *rewrite, const AuditPlace *place, const char *engine, const char *audit)
+fail_copy(TableRewrite *rewrite, const AuditPlace *place, const char *engine, const char *audit)
 {
 	const RewriteShared *shared = rewrite->shared;
 	const HeapCopyShared *copy = &shared->heaps[REWRITE_TABLE];

@@ -257,14 +257,6 @@ def test_store_that_loses_or_adds(t, fault):
 
 
 @pytest.mark.once
-def test_row_that_changes_in_the_second_pass(t):
-    conn = t(dead="id % 3 = 1 AND id > 1")
-    before = rows(conn)
-    assert "rows have changed" in fails(conn, "row-changes").diag.message_detail
-    assert_server_finishes(conn, before)
-
-
-@pytest.mark.once
 def test_relfrozenxid_that_is_too_new(t):
     conn = t()
     before = rows(conn)
@@ -339,7 +331,7 @@ def test_skipped_page_that_is_not_frozen_as_the_map_says(t, cluster):
         checks.assert_clean(again, "t")
 
 
-@pytest.mark.parametrize("fault", ["live-row:4", "leaf:3", "index-live:3", "store-loses:7", "row-changes"])
+@pytest.mark.parametrize("fault", ["live-row:4", "leaf:3", "index-live:3", "store-loses:7"])
 def test_in_workers(t, fault):
     """The error of any process is the statement's, and the leader knows that it is an audit's."""
     conn = t()

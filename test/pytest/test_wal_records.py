@@ -142,3 +142,36 @@ def test_a_session_freezes_its_first_page_as_any_other(logged, workers):
     [(pages, visible, frozen)] = conn.execute("SELECT pg_relation_size('t') / 8192, * FROM pg_visibility_map_summary('t')").fetchall()
     assert (visible, frozen) == (pages, pages)
     checks.assert_clean(conn, "t")
+
+
+def room_and_lsn(conn, relation):
+    """Return where the free space of each page is, and the page's LSN."""
+    query = "SELECT b, lower, upper, lsn::text FROM generate_series(0, pg_relation_size(%s) / 8192 - 1) b, page_header(get_raw_page(%s, b::int))"
+    return {block: ((lower, upper), lsn) for block, lower, upper, lsn in conn.execute(query, [relation, relation])}
+
+
+@pytest.mark.once
+@pytest.mark.parametrize("statement", ["VACUUM (INDEX_CLEANUP on, TRUNCATE off, PARALLEL 0)", "VACUUM (FULL INPLACE)"])
+def test_changed_pages_have_the_lsn_of_a_new_record(conn, statement):
+    """Or the page may be on disk before the record is, and after a crash another change is replayed on it."""
+    conn.execute("CREATE TABLE t (id int, list int[], place point, box box) WITH (autovacuum_enabled = off)")
+    conn.execute(
+        "INSERT INTO t SELECT i, ARRAY[i % 4, 100 + i % 50, i], point(i % 61, i), box(point(i, i % 13), point(i + 1, i % 13)) FROM generate_series(1, 20000) i"
+    )
+    for number, index in enumerate(["btree (id)", "btree ((id % 7))", "hash (id)", "gist (box)", "spgist (place)", "gin (list)"]):
+        conn.execute(f"CREATE INDEX i{number} ON t USING {index}")
+    conn.execute("DELETE FROM t WHERE id % 3 = 0 OR id BETWEEN 1000 AND 4000")
+    relations = ["t", *(f"i{number}" for number in range(6))]
+    before = {relation: room_and_lsn(conn, relation) for relation in relations}
+    [(start,)] = conn.execute("SELECT pg_current_wal_insert_lsn()::text")
+    conn.execute(f"{statement} t")
+    for relation in relations:
+        changed = [
+            (block, lsn)
+            for block, (room, lsn) in room_and_lsn(conn, relation).items()
+            if block in before[relation] and before[relation][block][0] != room
+        ]
+        assert changed, relation
+        old = conn.execute("SELECT l FROM unnest(%s::text[]) l WHERE l::pg_lsn < %s::pg_lsn", [[lsn for _, lsn in changed], start]).fetchall()
+        assert old == [], relation
+    checks.assert_clean(conn, "t")

@@ -351,7 +351,7 @@ look_at_pinned_page(TableVacuum *vacuum, Buffer buffer, PageVerdict *verdict)
 	if (DEBUG_FAULT("look-dead") && verdict->ndead > 0)
 		verdict->ndead--;
 	if (vacuum->page_is_audited)
-		audit_unchanged(vacuum, buffer, verdict->dead, verdict->ndead);
+		audit_noted(vacuum, buffer, verdict->dead, verdict->ndead, NULL);
 	return true;
 }
 
@@ -443,7 +443,7 @@ clean_page(TableVacuum *vacuum, Buffer buffer, Buffer vmbuffer,
 			qsort(result.deadoffsets, result.lpdead_items,
 				  sizeof(OffsetNumber), compare_offsets);
 		if (vacuum->page_is_audited)
-			audit_pruned(vacuum, buffer, &result);
+			audit_noted(vacuum, buffer, result.deadoffsets, result.lpdead_items, &result);
 	}
 
 	if (result.nfrozen > 0)

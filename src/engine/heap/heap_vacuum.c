@@ -286,7 +286,6 @@ free_dead_items(TableVacuum *vacuum, Buffer buffer, DeadTidsPage *dead,
 	uint8		bits;
 	uint8		bits_along = 0; /* of them, in the record that frees items */
 	bool		audits = audit_is_due();
-	PGAlignedBlock before;
 
 	Assert(compat_buffer_is_locked_exclusively(buffer));
 	Assert(BufferGetBlockNumber(buffer) == vacuum->blkno && dead->blkno == vacuum->blkno);
@@ -300,7 +299,7 @@ free_dead_items(TableVacuum *vacuum, Buffer buffer, DeadTidsPage *dead,
 	/* before the critical section, as this may read from disk */
 	bits = bits_when_freed(vacuum, buffer, dead, &newest_xmin);
 	if (audits)
-		audit_before_free(vacuum, buffer, dead, bits, newest_xmin, (Page) before.data);
+		audit_before_free(vacuum, buffer, dead, bits, newest_xmin);
 	if (COMPAT_MAP_IN_PAGE_RECORD)
 		bits_along = bits;
 	if (bits_along != 0)
@@ -340,11 +339,8 @@ free_dead_items(TableVacuum *vacuum, Buffer buffer, DeadTidsPage *dead,
 		vacuum->counters.vm_new_visible_pages++;
 	if ((bits & VISIBILITYMAP_ALL_FROZEN) != 0)
 		vacuum->counters.vm_new_visible_frozen_pages++;
-	if (DEBUG_FAULT("row-changes") && ItemIdIsNormal(PageGetItemId(page, FirstOffsetNumber)))
-		((HeapTupleHeader) PageGetItem(page, PageGetItemId(page, FirstOffsetNumber)))->t_infomask &=
-			~HEAP_XMIN_COMMITTED;
 	if (audits)
-		audit_freed(vacuum, buffer, vmbuffer, dead, (Page) before.data);
+		audit_map(vacuum, buffer, vmbuffer);
 }
 
 /*
