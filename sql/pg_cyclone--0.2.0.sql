@@ -54,12 +54,7 @@ COMMENT ON FUNCTION progress_rows() IS
 CREATE FUNCTION eta_rows(
     OUT pid int,
     OUT phase_eta timestamptz,
-    OUT phase_eta_earliest timestamptz,
-    OUT phase_eta_latest timestamptz,
-    OUT eta timestamptz,
-    OUT eta_earliest timestamptz,
-    OUT eta_latest timestamptz,
-    OUT eta_runs int)
+    OUT eta timestamptz)
 RETURNS SETOF record
 LANGUAGE C STRICT VOLATILE PARALLEL RESTRICTED
 AS 'MODULE_PATHNAME', 'pg_cyclone_eta';
@@ -84,11 +79,6 @@ SELECT p.pid,
        p.blocks_total,
        e.phase_eta,
        e.eta,
-       e.phase_eta_earliest,
-       e.phase_eta_latest,
-       e.eta_earliest,
-       e.eta_latest,
-       e.eta_runs,
        p.dead_tids,
        p.store_bytes,
        p.store_limit,
@@ -111,13 +101,8 @@ COMMENT ON COLUMN progress_details.index_relid IS 'OID of the index that the pro
 COMMENT ON COLUMN progress_details.index IS 'That index; null, too, if it is in another database';
 COMMENT ON COLUMN progress_details.blocks_done IS 'Blocks that this process has done in this phase: of the heap, scanned or skipped; of a btree, visited; of other indexes, 0; when rows are moved, vacated';
 COMMENT ON COLUMN progress_details.blocks_total IS 'Blocks of the table, for all processes together; in index phases, of the current index; when rows are moved, to be vacated';
-COMMENT ON COLUMN progress_details.phase_eta IS 'When the phase is likely to be done: at the rate that it goes, or, of a phase whose blocks are not counted, as in past runs; null if neither is known; like all columns after it, for the leader only';
-COMMENT ON COLUMN progress_details.eta IS 'When the VACUUM of the table is likely to be done: when the phase is, and then as in past runs of the same operation on this table, started by the same, a command or autovacuum (cyclone.history); null if there are none, or if it takes longer than all of them';
-COMMENT ON COLUMN progress_details.phase_eta_earliest IS 'phase_eta at the faster one of the recent rate and the rate before, or by the shortest past run';
-COMMENT ON COLUMN progress_details.phase_eta_latest IS 'phase_eta at the slower one, or by the longest past run';
-COMMENT ON COLUMN progress_details.eta_earliest IS 'eta if all goes as fast as the rates and past runs know it';
-COMMENT ON COLUMN progress_details.eta_latest IS 'eta if all goes as slowly';
-COMMENT ON COLUMN progress_details.eta_runs IS 'How many past runs there were to go by, 10 at most';
+COMMENT ON COLUMN progress_details.phase_eta IS 'When the phase is likely to be done: at the rate that it goes, or, of a phase whose blocks are not counted, as in the last run; null if neither is known; like eta, for the leader only';
+COMMENT ON COLUMN progress_details.eta IS 'When the VACUUM of the table is likely to be done: when the phase is, and then as in the last run of the same operation on this table, started by the same, a command or autovacuum (cyclone.history); null if there is none, or if it takes longer than that';
 COMMENT ON COLUMN progress_details.dead_tids IS 'Dead item identifiers in the store';
 COMMENT ON COLUMN progress_details.store_bytes IS 'Memory used by the dead-TID store, in bytes';
 COMMENT ON COLUMN progress_details.store_limit IS 'Memory that the store may use (maintenance_work_mem), in bytes';
@@ -350,39 +335,26 @@ CREATE FUNCTION history_rows(
     OUT options text,
     OUT run_by text,
     OUT usesysid oid,
-    OUT pid int,
     OUT started timestamptz,
     OUT seconds float8,
     OUT phases jsonb,
     OUT outcome text,
     OUT sqlstate text,
     OUT error text,
-    OUT warning_count int,
     OUT warnings text,
     OUT forced boolean,
-    OUT aggressive boolean,
-    OUT workers_planned int,
-    OUT workers_launched int,
-    OUT index_scans int,
     OUT rows_removed bigint,
-    OUT rows_remaining bigint,
     OUT rows_dead bigint,
     OUT rows_moved bigint,
     OUT pages_scanned bigint,
-    OUT pages_before bigint,
-    OUT pages_after bigint,
     OUT bytes_before bigint,
     OUT bytes_after bigint,
-    OUT wal_records bigint,
-    OUT wal_full_page_images bigint,
+    OUT workers_launched int,
     OUT wal_bytes bigint,
     OUT slept_seconds float8,
+    OUT held jsonb,
     OUT audited_pages bigint,
-    OUT audit_failed boolean,
-    OUT paused_seconds float8,
-    OUT wal_rate_seconds float8,
-    OUT replica_lag_seconds float8,
-    OUT disk_space_seconds float8)
+    OUT audit_failed boolean)
 RETURNS SETOF record
 LANGUAGE C STRICT VOLATILE PARALLEL SAFE
 AS 'MODULE_PATHNAME', 'pg_cyclone_history';
@@ -394,44 +366,29 @@ CREATE VIEW history_details AS
 SELECT h.id,
        h.started,
        h.seconds,
-       h.datid,
        d.datname,
        h.relid,
        c.oid::pg_catalog.regclass AS relation,
        h.relation_name,
        h.started_by,
        h.run_by,
-       h.usesysid,
        u.rolname AS usename,
-       h.pid,
        h.operation,
        h.options,
        h.outcome,
        h.forced,
-       h.aggressive,
        h.rows_removed,
-       h.rows_remaining,
        h.rows_dead,
        h.rows_moved,
        h.pages_scanned,
-       h.pages_before,
-       h.pages_after,
        h.bytes_before,
        h.bytes_after,
-       h.index_scans,
-       h.workers_planned,
        h.workers_launched,
-       h.wal_records,
-       h.wal_full_page_images,
        h.wal_bytes,
        h.slept_seconds,
-       h.paused_seconds,
-       h.wal_rate_seconds,
-       h.replica_lag_seconds,
-       h.disk_space_seconds,
+       h.held,
        h.audited_pages,
        h.audit_failed,
-       h.warning_count,
        h.sqlstate,
        h.error,
        h.warnings,
@@ -442,51 +399,36 @@ LEFT JOIN pg_catalog.pg_class c ON c.oid = h.relid AND h.datid IN (0, (SELECT oi
 LEFT JOIN pg_catalog.pg_roles u ON u.oid = h.usesysid;
 
 COMMENT ON VIEW history_details IS
-'The view cyclone.history with all columns. A row for each of the last runs of VACUUM on a table, cyclone.history_size of them. When there are more, a row of the user who has the most gives way; autovacuum counts as a user. They survive a restart and a crash of the server. A user without the rights of the run''s user or of pg_read_all_stats sees id, datid and datname only; that holds for all of autovacuum''s.';
+'The view cyclone.history with all columns. A row for each of the last runs of VACUUM on a table, cyclone.history_size of them. When there are more, the oldest row of the role whose tables have the most gives way; of one table there are a fiftieth at most. They survive a restart and a crash of the server. A user without the rights of the run''s user or of pg_read_all_stats sees id and datname only; that holds for all of autovacuum''s.';
 COMMENT ON COLUMN history_details.id IS 'Number of the run; they count up, so a program that collects runs can ask for those after the last one that it has';
 COMMENT ON COLUMN history_details.started IS 'When it began, with the lock on the table';
 COMMENT ON COLUMN history_details.seconds IS 'How long it took, in seconds';
-COMMENT ON COLUMN history_details.datid IS 'OID of the database; 0 for a shared catalog';
 COMMENT ON COLUMN history_details.datname IS 'Name of the database; null for a shared catalog, or if there is no such database any more';
 COMMENT ON COLUMN history_details.relid IS 'OID of the table or TOAST table';
 COMMENT ON COLUMN history_details.relation IS 'The table or TOAST table; null if it is in another database, or was dropped';
 COMMENT ON COLUMN history_details.relation_name IS 'Its name at the time, with its schema';
 COMMENT ON COLUMN history_details.started_by IS 'How it was started: by a "command", by "autovacuum" or by "compaction"';
 COMMENT ON COLUMN history_details.run_by IS '"engine" or, in autovacuum, "server": it was left to PostgreSQL''s own VACUUM, of which only times, pages and WAL are known';
-COMMENT ON COLUMN history_details.usesysid IS 'OID of the command''s user; null in autovacuum';
 COMMENT ON COLUMN history_details.usename IS 'Name of the command''s user';
-COMMENT ON COLUMN history_details.pid IS 'Process ID of the leader';
 COMMENT ON COLUMN history_details.operation IS '"VACUUM", "FULL REWRITE", "FULL INPLACE" or, since PostgreSQL 19, "REPACK"';
 COMMENT ON COLUMN history_details.options IS 'Options of a command as they held for the table, from the statement, the table or a setting; null if there were none. FULL and its kind are the operation; LATENCY_TARGET and BUFFER_USAGE_LIMIT are not recorded';
 COMMENT ON COLUMN history_details.outcome IS '"done", "cancelled" (by a user, for a session that waited for the table, by the end of the process or of the server) or "failed"';
 COMMENT ON COLUMN history_details.forced IS 'Was it an autovacuum that the table''s age had forced, to prevent wraparound?';
-COMMENT ON COLUMN history_details.aggressive IS 'Was it one that visits all pages that are not all-frozen? Null unless it is a VACUUM by the engine that was done';
 COMMENT ON COLUMN history_details.rows_removed IS 'Rows removed; like all that follows up to bytes_after null if it is not known, as after an error';
-COMMENT ON COLUMN history_details.rows_remaining IS 'Rows that remain, as estimated by VACUUM';
-COMMENT ON COLUMN history_details.rows_dead IS 'Rows of these that are dead but not yet removable';
+COMMENT ON COLUMN history_details.rows_dead IS 'Rows that are dead but not yet removable';
 COMMENT ON COLUMN history_details.rows_moved IS 'Rows moved by FULL INPLACE';
 COMMENT ON COLUMN history_details.pages_scanned IS 'Pages of the table that were scanned';
-COMMENT ON COLUMN history_details.pages_before IS 'Pages of the table at the beginning';
-COMMENT ON COLUMN history_details.pages_after IS 'Pages of the table at the end';
 COMMENT ON COLUMN history_details.bytes_before IS 'Size of the table and its indexes at the beginning, in bytes, without free space map and visibility map; of FULL REWRITE and FULL INPLACE with that of the TOAST table';
 COMMENT ON COLUMN history_details.bytes_after IS 'The same size at the end, in bytes';
-COMMENT ON COLUMN history_details.index_scans IS 'How often the indexes were vacuumed; null if it is not VACUUM by the engine, or not done';
-COMMENT ON COLUMN history_details.workers_planned IS 'Parallel workers planned; not of FULL INPLACE';
-COMMENT ON COLUMN history_details.workers_launched IS 'Parallel workers launched, likewise';
-COMMENT ON COLUMN history_details.wal_records IS 'WAL records written, by all processes';
-COMMENT ON COLUMN history_details.wal_full_page_images IS 'Full page images in that WAL';
+COMMENT ON COLUMN history_details.workers_launched IS 'Parallel workers launched; in FULL INPLACE, to move rows, the most at a time';
 COMMENT ON COLUMN history_details.wal_bytes IS 'WAL written, in bytes, by all processes';
 COMMENT ON COLUMN history_details.slept_seconds IS 'How long all processes together slept for cost-based delay or a latency target, in seconds; null if it is not known';
-COMMENT ON COLUMN history_details.paused_seconds IS 'How long it was paused by cyclone.pause(), in seconds; null if it is not known';
-COMMENT ON COLUMN history_details.wal_rate_seconds IS 'How long at least one of its processes waited to keep to cyclone.max_wal_rate, in seconds; null if it is not known';
-COMMENT ON COLUMN history_details.replica_lag_seconds IS 'How long at least one of its processes waited to keep to cyclone.max_replica_lag, in seconds; null if it is not known';
-COMMENT ON COLUMN history_details.disk_space_seconds IS 'How long at least one of its processes waited to keep to cyclone.min_free_disk, in seconds; null if it is not known';
+COMMENT ON COLUMN history_details.held IS 'How long at least one of its processes was held by each guard, in seconds: "pause" (cyclone.pause()), "WAL rate" (cyclone.max_wal_rate), "lag" (cyclone.max_replica_lag), "disk" (cyclone.min_free_disk); null if none was, or if it is not known';
 COMMENT ON COLUMN history_details.audited_pages IS 'How many pages of the table and its indexes were judged twice, by cyclone.audit; a page counts each time; of FULL REWRITE and REPACK pages of the old table and of new btrees; null if it is not by the engine, or not done';
 COMMENT ON COLUMN history_details.audit_failed IS 'Did it end because verdicts of an audit differed? Then a report is in the folder pg_cyclone of the data directory';
-COMMENT ON COLUMN history_details.warning_count IS 'How many warnings there were that log_min_messages lets into the log';
 COMMENT ON COLUMN history_details.sqlstate IS 'SQLSTATE of the error that ended it';
 COMMENT ON COLUMN history_details.error IS 'Message of that error; if it is longer than 255 bytes it ends in dots';
-COMMENT ON COLUMN history_details.warnings IS 'Messages of these warnings, a line each; if that is longer than 255 bytes it ends in dots';
+COMMENT ON COLUMN history_details.warnings IS 'Messages of warnings that log_min_messages lets into the log, a line each; if that is longer than 255 bytes it ends in dots; null if there were none';
 COMMENT ON COLUMN history_details.phases IS 'How long each phase took, in seconds, as VERBOSE has it; null if the run was not done to the end';
 
 CREATE VIEW history AS
@@ -495,7 +437,7 @@ SELECT v.id, v.started, pg_catalog.round(v.seconds::numeric, 3)::float8 AS secon
 FROM cyclone.history_details v;
 
 COMMENT ON VIEW history IS
-'A row for each of the last runs of VACUUM on a table, cyclone.history_size of them. When there are more, a row of the user who has the most gives way; autovacuum counts as a user. They survive a restart and a crash of the server. A user without the rights of the run''s user or of pg_read_all_stats sees id, datid and datname only; that holds for all of autovacuum''s. The columns that one looks at first; cyclone.history_details has all of them.';
+'A row for each of the last runs of VACUUM on a table, cyclone.history_size of them. When there are more, the oldest row of the role whose tables have the most gives way; of one table there are a fiftieth at most. They survive a restart and a crash of the server. A user without the rights of the run''s user or of pg_read_all_stats sees id and datname only; that holds for all of autovacuum''s. The columns that one looks at first; cyclone.history_details has all of them.';
 
 CREATE FUNCTION history_reset()
 RETURNS bigint

@@ -7,7 +7,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from cyclone_console.look import Estimate, Look, Process, Vacuum
+from cyclone_console.look import Look, Process, Vacuum
 
 SPARKS = "▁▂▃▄▅▆▇█"
 LOOKS_KEPT = 40
@@ -49,7 +49,7 @@ class Memory:
             elif vacuum.total and vacuum.phase_left is None and not vacuum.by_engine:
                 done, seconds = vacuum.done - trail.first_done, (look.taken - trail.first_time).total_seconds()
                 if done > 0 and seconds > 0:
-                    vacuum.phase_left = Estimate(max(vacuum.total - vacuum.done, 0) * seconds / done)
+                    vacuum.phase_left = max(vacuum.total - vacuum.done, 0) * seconds / done
 
 
 def picture(look: Look | None, memory: Memory, title: str, trouble: str | None = None, keys: bool = True) -> RenderableType:
@@ -98,9 +98,8 @@ def _vacuum(vacuum: Vacuum, trail: Trail) -> RenderableType:
         lines.append(Text(f"  {plain(vacuum.statement)}", style="dim", no_wrap=True, overflow="ellipsis"))
     if vacuum.phase:
         lines += [_path(vacuum.phase), _phase(vacuum)]
-    if vacuum.left:
-        rests = f", as in the last {vacuum.runs} runs" if vacuum.runs and vacuum.runs > 1 else ", as in the last run" if vacuum.runs else ""
-        lines.append(Text(f"  all done in {span(vacuum.left)}{rests}"))
+    if vacuum.left is not None:
+        lines.append(Text(f"  all done in {duration(vacuum.left)}, as the last time"))
     if vacuum.pace:
         lines.append(_pace(vacuum.pace, trail))
     if len(vacuum.processes) > 1 or any(process.index for process in vacuum.processes):
@@ -128,8 +127,8 @@ def _phase(vacuum: Vacuum) -> Text:
         line.append(f" {vacuum.done:,} of {vacuum.total:,} blocks")
     else:
         line.append(plain(vacuum.phase or ""))
-    if vacuum.phase_left:
-        line.append(f", phase done in {span(vacuum.phase_left)}")
+    if vacuum.phase_left is not None:
+        line.append(f", phase done in {duration(vacuum.phase_left)}")
         if not vacuum.by_engine:
             line.append(" at the rate seen", style="dim")
     return line
@@ -217,15 +216,6 @@ def bar(done: int | None, total: int) -> Text:
     share = min(max((done or 0) / total, 0), 1)
     full = int(share * BAR_CELLS)
     return Text.assemble(("█" * full, "green"), ("░" * (BAR_CELLS - full), "dim"), f" {int(share * 100):3d} %")
-
-
-def span(estimate: Estimate) -> str:
-    """Return an estimate in words."""
-    text = duration(estimate.likely)
-    if estimate.least is None and estimate.most is None:
-        return text
-    most = duration(estimate.most) if estimate.most is not None else "who knows"
-    return f"{text} ({duration(estimate.least or 0)} to {most})"
 
 
 def duration(seconds: float) -> str:

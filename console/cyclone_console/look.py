@@ -24,15 +24,6 @@ class Process:
 
 
 @dataclass
-class Estimate:
-    """Seconds left, and between what they may be; the ends are None if they are not known."""
-
-    likely: float
-    least: float | None = None
-    most: float | None = None
-
-
-@dataclass
 class Vacuum:
     """A VACUUM that runs. A value that the user may not see is None."""
 
@@ -49,9 +40,8 @@ class Vacuum:
     total: int | None = None
     seconds: float | None = None  # since the statement or, in autovacuum, the table began
     processes: list[Process] = field(default_factory=list)
-    phase_left: Estimate | None = None
-    left: Estimate | None = None
-    runs: int | None = None  # past ones that `left` rests on
+    phase_left: float | None = None
+    left: float | None = None
     pace: dict | None = None
 
 
@@ -184,17 +174,13 @@ def _engines_vacuum(leader: dict, rows: list[dict], pace: dict | None) -> Vacuum
         vacuum.done, vacuum.total = sum(row["blocks_done"] for row in same), leader["blocks_total"]
     vacuum.phase_left = _estimate(leader, "phase_eta")
     vacuum.left = _estimate(leader, "eta")
-    vacuum.runs = leader.get("eta_runs")
     vacuum.pace = pace
     return vacuum
 
 
-def _estimate(row: dict, name: str) -> Estimate | None:
-    """Return the estimate in columns of this name; None if there is none, as in older versions of the extension."""
-    if row.get(name) is None:
-        return None
-    times = [row[name], row[f"{name}_earliest"], row[f"{name}_latest"]]
-    return Estimate(*(max((time - row["now"]).total_seconds(), 0) if time else None for time in times))
+def _estimate(row: dict, name: str) -> float | None:
+    """Return how many seconds are left by the estimate in this column; None if there is none, as in older versions of the extension."""
+    return max((row[name] - row["now"]).total_seconds(), 0) if row.get(name) else None
 
 
 def _merge(vacuum: Vacuum, servers: Vacuum | None) -> Vacuum:

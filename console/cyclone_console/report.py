@@ -307,7 +307,7 @@ def history(report: Report) -> Markup:
         by_table[f"{run['datname'] or 'shared'}: {run['relation_name']}"] += run["seconds"] or 0
     longest = sorted(by_table.items(), key=lambda item: -item[1])[:8]
     parts += [element("h3", "Where the time goes"), bars([(name, [(took, "accent")], duration(took), name) for name, took in longest])]
-    troubled = [run for run in runs if run["outcome"] != "done" or run["warning_count"]][:MOST_RUNS]
+    troubled = [run for run in runs if run["outcome"] != "done" or run["warnings"]][:MOST_RUNS]
     if troubled:
         rows = [
             [moment(run["started"]), run["datname"] or "shared", run["relation_name"], run["operation"],

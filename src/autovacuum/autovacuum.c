@@ -204,8 +204,6 @@ static void
 vacuum_by_server(Relation rel, compat_am_vacuum_params *params, BufferAccessStrategy strategy,
 				 RelationVacuum servers_vacuum)
 {
-	HistoryFigures *figures;
-
 	if (!settings_enabled() || !history_is_kept())
 	{
 		servers_vacuum(rel, params, strategy);
@@ -216,9 +214,6 @@ vacuum_by_server(Relation rel, compat_am_vacuum_params *params, BufferAccessStra
 	{
 		history_begin(HISTORY_SERVERS_VACUUM, rel, params);
 		servers_vacuum(rel, params, strategy);
-		figures = history_figures();
-		if (figures != NULL)
-			figures->pages_after = RelationGetNumberOfBlocks(rel);
 	}
 	PG_CATCH();
 	{

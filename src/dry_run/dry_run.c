@@ -381,9 +381,8 @@ estimate_time(Oid relid, const HistoryRow *history, int nhistory, DryRun *run)
 		/* its processes slept for one budget */
 		if (!isnan(row->slept_seconds))
 			seconds[is_own] -= row->slept_seconds / (1 + figures->workers_launched);
-		if (!isnan(row->paused_seconds))
-			seconds[is_own] -= row->paused_seconds + row->wal_rate_seconds +
-				row->replica_lag_seconds + row->disk_space_seconds;
+		for (int guard = 0; guard < NUM_GUARDS; guard++)
+			seconds[is_own] -= row->held.seconds[guard];
 		pages[is_own] += run->kind == HISTORY_VACUUM ?
 			figures->pages_scanned + (figures->index_scans + 1) * index_pages :
 			figures->pages_before + index_pages;

@@ -3,25 +3,15 @@
  * eta.c
  *	  When the running VACUUMs will be done: columns of cyclone.progress.
  *
- * Two things are known of a running VACUUM: how fast it goes through the blocks of
- * its phase, from report/progress.c; and how long each phase took in the last runs
- * of the same kind on the same table, from the history.  Runs of commands count for
- * a command, those of autovacuum for autovacuum.
+ * A phase that goes over a known number of blocks ends when the rest of them is done, at
+ * its rate so far.  Any other phase takes as long as in the last run of the same kind on
+ * the same table, times the growth of the table since, and so do the phases that come
+ * later.  Runs of commands count for a command, those of autovacuum for autovacuum.  Where
+ * phases come several times (FULL INPLACE, a heap scan in rounds), or if the phase isn't
+ * one of the history's, only the total time of that run counts.
  *
- * - A phase that goes over a known number of blocks ends when the rest of them is
- *	 done, at the rate of the phase so far.  The spread is by the most recent rate
- *	 and by the rate before that.
- * - Any other phase, and that one until both rates are known, takes as long as in
- *	 one of those runs, times the growth of the table since.  Runs in which the
- *	 phase was over earlier don't count.
- * - For later phases there are two guesses by each run: its own times, and these in
- *	 proportion to how fast the phase goes now, as that run may have been on another
- *	 budget.  The median is the estimate, the least and the most are its spread.
- * - Where phases come several times (FULL INPLACE, a heap scan in rounds), or if the
- *	 phase isn't one of the history's, only the total times of runs count.
- *
- * Without such a basis an estimate is null: in the first run of a table, or in a
- * phase that takes longer than ever before.
+ * Without such a basis an estimate is null: in the first run of a table, or in a phase that
+ * takes longer than in the last one.
  *
  * Portions Copyright (c) 2026, the pg_cyclone developers
  *
@@ -41,51 +31,24 @@
 #include "library.h"
 #include "report/progress.h"
 
-#define ETA_COLUMNS		8
+#define ETA_COLUMNS		3
+#define UNKNOWN			(-1.0)
 
-/* How many past runs count, the most recent ones */
-#define MAX_RUNS		10
+/* A rate of nearly nothing must not lead beyond the range of timestamps. */
+#define LONGEST_SECONDS	(100.0 * 365 * SECS_PER_DAY)
 
 /* Phases of the history that come one after the other, in this order */
 #define ORDERED_PHASES	5
 
-/* Guesses at the seconds left; without any it isn't known */
-typedef struct Guesses
-{
-	int			number;
-	double		seconds[2 * MAX_RUNS];
-} Guesses;
-
-/* Seconds left */
-typedef struct Estimate
-{
-	bool		is_known;
-	double		least;
-	double		likely;
-	double		most;
-} Estimate;
-
-/* A running VACUUM */
-typedef struct RunningVacuum
-{
-	const ProgressRow *leader;
-	double		phase_seconds;	/* of the phase, and of the run, until now */
-	double		run_seconds;
-	int			nruns;			/* past runs, the most recent first */
-	const HistoryRow *runs[MAX_RUNS];
-} RunningVacuum;
-
-static void find_runs(RunningVacuum *vacuum, const HistoryRow *rows, int nrows);
-static bool run_counts(const ProgressRow *leader, const HistoryRow *row);
-static void estimate_by_rate(const RunningVacuum *vacuum, const ProgressRow *rows,
-							 int nrows, TimestampTz now, Estimate *phase);
+static const HistoryRow *find_last_run(const ProgressRow *leader, const HistoryRow *rows, int nrows);
+static double seconds_by_rate(const ProgressRow *leader, const ProgressRow *rows, int nrows,
+							  double elapsed);
 static bool goes_by_blocks(const ProgressRow *leader);
-static void estimate_by_runs(const RunningVacuum *vacuum, Estimate *phase, Estimate *whole);
+static void seconds_by_last_run(const ProgressRow *leader, const HistoryRow *run, double in_phase,
+								double in_run, double *phase, double *whole);
 static int	place_in_history(const ProgressRow *leader);
-static void add_guess(Guesses *guesses, double seconds);
-static void summarize(Guesses *guesses, Estimate *estimate);
-static int	compare_doubles(const void *a, const void *b);
-static void put_estimate(const Estimate *estimate, TimestampTz now, Datum *values, bool *nulls);
+static double left_of(double seconds, double elapsed);
+static void put_moment(double seconds, TimestampTz now, Datum *value, bool *null);
 
 PG_FUNCTION_INFO_V1(pg_cyclone_eta);
 
@@ -108,28 +71,29 @@ pg_cyclone_eta(PG_FUNCTION_ARGS)
 	nrows = progress_read(&rows);
 	for (int i = 0; i < nrows; i++)
 	{
-		RunningVacuum vacuum = {.leader = &rows[i]};
-		Estimate	phase = {0};
-		Estimate	whole = {0};
+		const ProgressRow *leader = &rows[i];
+		double		in_phase = Max((now - leader->phase_start) / (double) USECS_PER_SEC, 0);
+		double		in_run = Max((now - leader->run_start) / (double) USECS_PER_SEC, 0);
+		double		phase;
+		double		whole = UNKNOWN;
+		const HistoryRow *run;
 		Datum		values[ETA_COLUMNS] = {0};
 		bool		nulls[ETA_COLUMNS] = {0};
 
-		if (rows[i].pid != rows[i].leader_pid || !progress_is_visible(&rows[i]))
+		if (leader->pid != leader->leader_pid || !progress_is_visible(leader))
 			continue;
 		/* not before it is needed, as it may be long */
 		if (nhistory < 0)
 			nhistory = history_rows_copy(&history);
 
-		vacuum.phase_seconds = Max((now - rows[i].phase_start) / (double) USECS_PER_SEC, 0);
-		vacuum.run_seconds = Max((now - rows[i].run_start) / (double) USECS_PER_SEC, 0);
-		find_runs(&vacuum, history, nhistory);
-		estimate_by_rate(&vacuum, rows, nrows, now, &phase);
-		estimate_by_runs(&vacuum, &phase, &whole);
+		phase = seconds_by_rate(leader, rows, nrows, in_phase);
+		run = find_last_run(leader, history, nhistory);
+		if (run != NULL)
+			seconds_by_last_run(leader, run, in_phase, in_run, &phase, &whole);
 
-		values[0] = Int32GetDatum(rows[i].pid);
-		put_estimate(&phase, now, &values[1], &nulls[1]);
-		put_estimate(&whole, now, &values[4], &nulls[4]);
-		values[7] = Int32GetDatum(vacuum.nruns);
+		values[0] = Int32GetDatum(leader->pid);
+		put_moment(phase, now, &values[1], &nulls[1]);
+		put_moment(whole, now, &values[2], &nulls[2]);
 		tuplestore_putvalues(result->setResult, result->setDesc, values, nulls);
 	}
 	if (history != NULL)
@@ -138,87 +102,47 @@ pg_cyclone_eta(PG_FUNCTION_ARGS)
 	return (Datum) 0;
 }
 
-/* find_runs -- find the most recent runs that say something about this one. */
-static void
-find_runs(RunningVacuum *vacuum, const HistoryRow *rows, int nrows)
+/* find_last_run -- the last run that says something about the one of this leader; NULL: none. */
+static const HistoryRow *
+find_last_run(const ProgressRow *leader, const HistoryRow *rows, int nrows)
 {
+	const HistoryRow *last = NULL;
+
 	for (int i = 0; i < nrows; i++)
 	{
-		int			place = vacuum->nruns;
+		const HistoryRow *row = &rows[i];
 
-		if (!run_counts(vacuum->leader, &rows[i]))
-			continue;
-		while (place > 0 && vacuum->runs[place - 1]->number < rows[i].number)
-			place--;
-		if (place == MAX_RUNS)
-			continue;
-		if (vacuum->nruns < MAX_RUNS)
-			vacuum->nruns++;
-		for (int k = vacuum->nruns - 1; k > place; k--)
-			vacuum->runs[k] = vacuum->runs[k - 1];
-		vacuum->runs[place] = &rows[i];
+		if (row->relid == leader->run_relid &&
+			(row->database == leader->database || !OidIsValid(row->database)) &&
+			row->kind == leader->run_kind &&
+			(row->started_by == HISTORY_AUTOVACUUM) == leader->run_is_autovacuum &&
+			row->outcome == HISTORY_DONE && row->has_figures &&
+			(last == NULL || row->number > last->number) && history_is_visible(row->user_id))
+			last = row;
 	}
+	return last;
 }
 
 /*
- * run_counts
- *		Does this past run say something about the one of this leader?  And may
- *		the user know of it?
- */
-static bool
-run_counts(const ProgressRow *leader, const HistoryRow *row)
-{
-	return row->relid == leader->run_relid &&
-		(row->database == leader->database || !OidIsValid(row->database)) &&
-		row->kind == leader->run_kind &&
-		(row->started_by == HISTORY_AUTOVACUUM) == leader->run_is_autovacuum &&
-		row->outcome == HISTORY_DONE && row->has_figures &&
-		history_is_visible(row->user_id);
-}
-
-/*
- * estimate_by_rate
- *		Estimate when the phase will be done, by its rate.
+ * seconds_by_rate
+ *		In how many seconds the phase will be done, at the rate of all processes together;
+ *		UNKNOWN if it doesn't go by blocks, or none is done.
  *
- * That is the rate of all processes together; those that have left count as if
- * they had gone on steadily.  A process that is at an index meanwhile counts with
- * the blocks of its last mark.
+ * A process that is at an index meanwhile counts with the blocks of its last mark.
  */
-static void
-estimate_by_rate(const RunningVacuum *vacuum, const ProgressRow *rows, int nrows,
-				 TimestampTz now, Estimate *phase)
+static double
+seconds_by_rate(const ProgressRow *leader, const ProgressRow *rows, int nrows, double elapsed)
 {
-	const ProgressRow *leader = vacuum->leader;
 	double		done = leader->blocks_of_leavers;
-	double		rate_before = done / Max(vacuum->phase_seconds, 0.001);
-	double		recent_rate = rate_before;
 	double		left;
 
 	if (!goes_by_blocks(leader))
-		return;
+		return UNKNOWN;
 	for (int i = 0; i < nrows; i++)
-	{
-		const ProgressRow *row = &rows[i];
-		double		seconds = (now - row->phase_start) / (double) USECS_PER_SEC - row->mark_seconds;
-		bool		is_at_index = OidIsValid(row->index_relid);
-
-		if (row->leader_pid != leader->pid || row->phase != leader->phase)
-			continue;
-		done += is_at_index ? row->mark_blocks : row->blocks_done;
-		if (row->mark_seconds <= 0 || seconds <= 0)
-			continue;
-		rate_before += row->mark_blocks / row->mark_seconds;
-		if (!is_at_index && row->blocks_done > row->mark_blocks)
-			recent_rate += (row->blocks_done - row->mark_blocks) / seconds;
-	}
-
+		if (rows[i].leader_pid == leader->pid && rows[i].phase == leader->phase)
+			done += OidIsValid(rows[i].index_relid) ? rows[i].mark_blocks : rows[i].blocks_done;
 	left = (double) leader->phase_blocks - leader->blocks_of_rounds - done;
-	phase->is_known = done > 0 && rate_before > 0 && recent_rate > 0;
-	if (!phase->is_known || left <= 0)
-		return;
-	phase->likely = left * vacuum->phase_seconds / done;
-	phase->least = Min(left / Max(rate_before, recent_rate), phase->likely);
-	phase->most = Max(left / Min(rate_before, recent_rate), phase->likely);
+	return done > 0 ? Max(left, 0) * elapsed / done : UNKNOWN;
 }
 
 /* goes_by_blocks -- is the leader in a phase over a known number of blocks? */
@@ -242,67 +166,34 @@ goes_by_blocks(const ProgressRow *leader)
 }
 
 /*
- * estimate_by_runs
- *		Estimate by past runs when the whole will be done, and the phase, too,
+ * seconds_by_last_run
+ *		In how many seconds the whole will be done, as the last run was, and the phase, too,
  *		unless that is known.
  */
 static void
-estimate_by_runs(const RunningVacuum *vacuum, Estimate *phase, Estimate *whole)
+seconds_by_last_run(const ProgressRow *leader, const HistoryRow *run, double in_phase,
+					double in_run, double *phase, double *whole)
 {
-	const ProgressRow *leader = vacuum->leader;
 	int			place = place_in_history(leader);
-	Guesses		of_phase = {0};
-	Guesses		of_rest = {0};	/* after the phase, or from now on */
-	bool		goes_by_rate = phase->is_known && place >= 0;
+	double		growth = leader->run_pages > 0 && run->figures.pages_before > 0 ?
+		(double) leader->run_pages / run->figures.pages_before : 1;
+	double		run_seconds = (run->end - run->start) / (double) USECS_PER_SEC;
+	double		later = run_seconds;	/* than this phase, with time of no
+										 * phase */
 
 	Assert(place < ORDERED_PHASES);
-	Assert(vacuum->nruns <= MAX_RUNS);
 
-	for (int i = 0; i < vacuum->nruns; i++)
+	if (place < 0)
 	{
-		const HistoryRow *run = vacuum->runs[i];
-		double		growth = leader->run_pages > 0 && run->figures.pages_before > 0 ?
-			(double) leader->run_pages / run->figures.pages_before : 1;
-		double		run_seconds = (run->end - run->start) / (double) USECS_PER_SEC;
-		double		phase_seconds = place < 0 ? 0 : run->figures.phase_seconds[place];
-		double		before = phase_seconds;
-		double		later = 0;
-		double		rest;		/* later phases, and time of no phase */
-
-		for (int k = 0; k < place; k++)
-			before += run->figures.phase_seconds[k];
-		for (int k = place + 1; place >= 0 && k < ORDERED_PHASES; k++)
-			later += run->figures.phase_seconds[k];
-		rest = Max(run_seconds - before, later);
-
-		if (place < 0)
-		{
-			if (run_seconds * growth > vacuum->run_seconds)
-				add_guess(&of_rest, run_seconds * growth - vacuum->run_seconds);
-		}
-		else if (goes_by_rate)
-		{
-			add_guess(&of_rest, rest * growth);
-			if (phase_seconds > 0)
-				add_guess(&of_rest, (rest - later) * growth +
-						  later * (vacuum->phase_seconds + phase->likely) / phase_seconds);
-		}
-		else if (phase_seconds * growth > vacuum->phase_seconds)
-		{
-			add_guess(&of_phase, phase_seconds * growth - vacuum->phase_seconds);
-			add_guess(&of_rest, (phase_seconds + rest) * growth - vacuum->phase_seconds);
-		}
+		*whole = left_of(run_seconds * growth, in_run);
+		return;
 	}
-
-	if (!phase->is_known)
-		summarize(&of_phase, phase);
-	summarize(&of_rest, whole);
-	if (whole->is_known && goes_by_rate)
-	{
-		whole->least += phase->least;
-		whole->likely += phase->likely;
-		whole->most += phase->most;
-	}
+	for (int i = 0; i <= place; i++)
+		later -= run->figures.phase_seconds[i];
+	if (*phase == UNKNOWN)
+		*phase = left_of(run->figures.phase_seconds[place] * growth, in_phase);
+	if (*phase != UNKNOWN)
+		*whole = *phase + Max(later, 0) * growth;
 }
 
 /*
@@ -343,56 +234,18 @@ place_in_history(const ProgressRow *leader)
 	return -1;
 }
 
-/* add_guess -- add one. */
-static void
-add_guess(Guesses *guesses, double seconds)
+/* left_of -- what is left of that time; UNKNOWN if it is over. */
+static double
+left_of(double seconds, double elapsed)
 {
-	Assert(guesses->number < lengthof(guesses->seconds));
-	guesses->seconds[guesses->number++] = seconds;
+	return seconds > elapsed ? seconds - elapsed : UNKNOWN;
 }
 
-/* summarize -- the estimate is their median, the spread their range. */
+/* put_moment -- in that many seconds; null if it isn't known. */
 static void
-summarize(Guesses *guesses, Estimate *estimate)
+put_moment(double seconds, TimestampTz now, Datum *value, bool *null)
 {
-	int			number = guesses->number;
-
-	estimate->is_known = number > 0;
-	if (number == 0)
-		return;
-	qsort(guesses->seconds, number, sizeof(double), compare_doubles);
-	estimate->least = guesses->seconds[0];
-	estimate->likely = (guesses->seconds[(number - 1) / 2] + guesses->seconds[number / 2]) / 2;
-	estimate->most = guesses->seconds[number - 1];
-}
-
-/* compare_doubles -- for qsort. */
-static int
-compare_doubles(const void *a, const void *b)
-{
-	double		x = *(const double *) a;
-	double		y = *(const double *) b;
-
-	return x < y ? -1 : x > y ? 1 : 0;
-}
-
-/* put_estimate -- three columns: likely, least, most; null if it isn't known. */
-static void
-put_estimate(const Estimate *estimate, TimestampTz now, Datum *values, bool *nulls)
-{
-	/*
-	 * a rate of nearly nothing must not lead beyond the range of timestamps
-	 */
-	const double longest = 100.0 * 365 * SECS_PER_DAY;
-	const double seconds[] = {estimate->likely, estimate->least, estimate->most};
-
-	Assert(!estimate->is_known ||
-		   (estimate->least <= estimate->likely && estimate->likely <= estimate->most));
-
-	for (int i = 0; i < lengthof(seconds); i++)
-	{
-		nulls[i] = !estimate->is_known || seconds[i] > longest;
-		if (!nulls[i])
-			values[i] = TimestampTzGetDatum(now + (TimestampTz) (seconds[i] * USECS_PER_SEC));
-	}
+	*null = seconds == UNKNOWN || seconds > LONGEST_SECONDS;
+	if (!*null)
+		*value = TimestampTzGetDatum(now + (TimestampTz) (seconds * USECS_PER_SEC));
 }

@@ -117,7 +117,6 @@ history_begin(HistoryKind kind, Relation rel, const VacuumParams *params)
 	if (!history_is_kept())
 		return;
 	prepare_process();
-	history_rows_look_for_dropped();
 
 	memset(&run, 0, sizeof(run));
 	schema = get_namespace_name(RelationGetNamespace(rel));
@@ -126,7 +125,7 @@ history_begin(HistoryKind kind, Relation rel, const VacuumParams *params)
 	run.kind = kind;
 	run.database = rel->rd_rel->relisshared ? InvalidOid : MyDatabaseId;
 	run.relid = RelationGetRelid(rel);
-	run.pid = MyProcPid;
+	run.owner = rel->rd_rel->relowner;
 	run.started_by = AmAutoVacuumWorkerProcess() ? HISTORY_AUTOVACUUM :
 		is_compaction ? HISTORY_COMPACTION : HISTORY_COMMAND;
 	run.is_wraparound = params->is_wraparound;
@@ -168,7 +167,6 @@ history_vacuumed(const TableResult *result)
 
 	if (figures == NULL)
 		return;
-	run.is_aggressive = result->aggressive;
 	figures->phase_seconds[0] = seconds[PHASE_HEAP_SCAN];
 	figures->phase_seconds[1] = seconds[PHASE_INDEX_VACUUM] + seconds[PHASE_INDEX_AUDIT] +
 		seconds[PHASE_INDEX_PAGE_DELETION];
@@ -176,15 +174,12 @@ history_vacuumed(const TableResult *result)
 	figures->phase_seconds[3] = seconds[PHASE_INDEX_CLEANUP];
 	figures->phase_seconds[4] = result->truncate_seconds;
 	figures->phase_seconds[5] = result->team_seconds;
-	figures->workers_planned = result->workers_planned;
 	figures->workers_launched = result->workers_launched;
 	figures->index_scans = result->num_index_scans;
 	figures->rows_removed = counters->tuples_deleted;
-	figures->rows_remaining = (int64) result->new_rel_tuples;
 	figures->rows_dead = counters->recently_dead_tuples;
 	figures->pages_scanned = counters->scanned_pages;
 	figures->pages_before = result->orig_rel_pages;
-	figures->pages_after = result->new_rel_pages;
 	figures->bytes_before = (result->orig_rel_pages + result->index_pages_before) * BLCKSZ;
 	figures->audited_pages = counters->audited_heap_pages + counters->audited_index_pages;
 	figures->bytes_after = (result->new_rel_pages + result->index_pages_after) * BLCKSZ;
@@ -253,22 +248,13 @@ prepare_process(void)
 static void
 forget_figures(void)
 {
-	HistoryFigures *figures = &run.figures;
+	int64		pages_before = run.figures.pages_before;
 
 	run.has_figures = false;
-	memset(figures->phase_seconds, 0, sizeof(figures->phase_seconds));
-	figures->workers_planned = -1;
-	figures->workers_launched = -1;
-	figures->index_scans = -1;
-	figures->rows_removed = -1;
-	figures->rows_remaining = -1;
-	figures->rows_dead = -1;
-	figures->rows_moved = -1;
-	figures->pages_scanned = -1;
-	figures->pages_after = -1;
-	figures->bytes_before = -1;
-	figures->bytes_after = -1;
-	figures->audited_pages = -1;
+	/* all bits of -1 */
+	memset(&run.figures, 0xff, sizeof(run.figures));
+	memset(run.figures.phase_seconds, 0, sizeof(run.figures.phase_seconds));
+	run.figures.pages_before = pages_before;
 }
 
 /*
@@ -329,14 +315,10 @@ finish(HistoryOutcome outcome)
 	if (outcome != HISTORY_DONE)
 		forget_figures();
 	WalUsageAccumDiff(&wal, &pgWalUsage, &wal_before);
-	run.wal_records = wal.wal_records;
-	run.wal_full_page_images = wal.wal_fpi;
 	run.wal_bytes = wal.wal_bytes;
 	run.slept_seconds = pace->is_known ? pace->slept_seconds : NAN;
-	run.paused_seconds = pace->is_known ? pace->held.seconds[GUARD_PAUSE] : NAN;
-	run.wal_rate_seconds = pace->is_known ? pace->held.seconds[GUARD_WAL_RATE] : NAN;
-	run.replica_lag_seconds = pace->is_known ? pace->held.seconds[GUARD_LAG] : NAN;
-	run.disk_space_seconds = pace->is_known ? pace->held.seconds[GUARD_DISK] : NAN;
+	if (pace->is_known)
+		run.held = pace->held;
 	history_rows_add(&run);
 }
 
@@ -345,10 +327,7 @@ static void
 note_message(ErrorData *edata)
 {
 	if (is_running && edata->elevel == WARNING && edata->message != NULL)
-	{
-		run.nwarnings++;
 		append_text(run.warnings, sizeof(run.warnings), edata->message, "\n");
-	}
 	if (previous_emit_log_hook)
 		previous_emit_log_hook(edata);
 }

@@ -40,16 +40,13 @@ typedef enum HistoryStarter
 typedef struct HistoryFigures
 {
 	double		phase_seconds[HISTORY_PHASES];
-	int			workers_planned;
 	int			workers_launched;
 	int			index_scans;
 	int64		rows_removed;
-	int64		rows_remaining;
 	int64		rows_dead;		/* but not yet removable */
 	int64		rows_moved;
 	int64		pages_scanned;
-	int64		pages_before;	/* of the table's main fork */
-	int64		pages_after;
+	int64		pages_before;	/* of the table's main fork; always known */
 	int64		bytes_before;	/* with indexes, see docs/history.md */
 	int64		bytes_after;
 	int64		audited_pages;	/* of the table and its indexes */

@@ -12,6 +12,7 @@
 
 #include "datatype/timestamp.h"
 
+#include "guards/guards.h"
 #include "history/history.h"
 
 #define HISTORY_OPTIONS_SIZE	160 /* enough for all options */
@@ -33,27 +34,20 @@ typedef struct HistoryRow
 	Oid			database;		/* InvalidOid: a shared catalog */
 	Oid			relid;
 	Oid			user_id;		/* InvalidOid: autovacuum */
-	int32		pid;
+	Oid			owner;			/* of the table */
 	TimestampTz start;
 	TimestampTz end;
 	uint8		kind;			/* HistoryKind */
 	uint8		outcome;		/* HistoryOutcome */
 	uint8		started_by;		/* HistoryStarter */
 	bool		is_wraparound;
-	bool		is_aggressive;
 	bool		has_figures;
 	bool		audit_failed;	/* did a failed audit end it? */
 	int32		sqlerrcode;		/* 0: none */
-	int32		nwarnings;
 	HistoryFigures figures;
-	int64		wal_records;
-	int64		wal_full_page_images;
 	uint64		wal_bytes;
-	double		slept_seconds;	/* NAN: not known, as in what follows */
-	double		paused_seconds;
-	double		wal_rate_seconds;
-	double		replica_lag_seconds;
-	double		disk_space_seconds;
+	double		slept_seconds;	/* NAN: not known, and held is then 0 */
+	GuardTimes	held;
 	char		schema[NAMEDATALEN];
 	char		name[NAMEDATALEN];
 	char		options[HISTORY_OPTIONS_SIZE];
@@ -65,22 +59,19 @@ typedef struct HistoryRow
  * All but history_rows_add do nothing, or return nothing, where no history is kept;
  * history_rows_add must not be called there.  It raises no error.  It takes two locks,
  * and waits for no other while it has them, so a caller may hold any lock.
- * history_rows_look_for_dropped must be called in a transaction.
  */
 extern void history_rows_shmem_request(void);
 extern void history_rows_shmem_init(void);
 extern void history_rows_load(void);
 extern bool history_rows_are_kept(void);
 extern void history_rows_add(HistoryRow *row);
-extern int	history_rows_copy(HistoryRow **rows);
+extern int	history_rows_copy(HistoryRow **copy);
 extern int64 history_rows_forget(void);
-extern void history_rows_look_for_dropped(void);
 
 /*
  * history_view.c.  history_is_visible tells whether the current role may see the runs
  * of a user, by the rule of pg_stat_activity; autovacuum is the user InvalidOid.
  */
 extern bool history_is_visible(Oid user_id);
-extern const char *history_phase_name(HistoryKind kind, int phase);
 
 #endif							/* CYCLONE_HISTORY_ROWS_H */

@@ -27,7 +27,7 @@
 #include "history/history_rows.h"
 #include "library.h"
 
-#define HISTORY_COLUMNS	42
+#define HISTORY_COLUMNS	29
 /* The first ones, which every role may see of each run */
 #define PUBLIC_COLUMNS	2
 
@@ -52,6 +52,9 @@ static const char *const outcome_names[] = {
 	"done", "cancelled", "failed",
 };
 
+/* in the order of Guard */
+static const char *const guard_names[NUM_GUARDS] = {"pause", "WAL rate", "lag", "disk"};
+
 /* of each kind; the rest of the time is "other" */
 static const char *const phase_names[][HISTORY_PHASES] = {
 	{"heap scan", "index vacuum", "heap vacuum", "index cleanup", "truncation", "team"},
@@ -64,26 +67,15 @@ static const char *const phase_names[][HISTORY_PHASES] = {
 static void put_row(ReturnSetInfo *result, const HistoryRow *row);
 static void add_identity(RowMaker *maker, const HistoryRow *row);
 static void add_figures(RowMaker *maker, const HistoryRow *row);
-static void add(RowMaker *maker, Datum value);
-static void add_null(RowMaker *maker);
+static void add(RowMaker *maker, Datum value, bool is_null);
 static void add_number(RowMaker *maker, int64 number);
-static void add_int(RowMaker *maker, int number);
-static void add_real(RowMaker *maker, double number);
 static void add_text(RowMaker *maker, const char *text);
 static void add_phases(RowMaker *maker, const HistoryRow *row);
+static void add_held(RowMaker *maker, const HistoryRow *row);
 static double run_seconds(const HistoryRow *row);
 
 PG_FUNCTION_INFO_V1(pg_cyclone_history);
 PG_FUNCTION_INFO_V1(pg_cyclone_history_reset);
-
-/* history_phase_name -- the name of a phase of that kind; NULL if there is none. */
-const char *
-history_phase_name(HistoryKind kind, int phase)
-{
-	Assert((unsigned) kind < lengthof(phase_names));
-	Assert(phase >= 0 && phase < HISTORY_PHASES);
-	return phase_names[kind][phase];
-}
 
 /*
  * pg_cyclone_history
@@ -132,8 +124,8 @@ put_row(ReturnSetInfo *result, const HistoryRow *row)
 {
 	RowMaker	maker = {0};
 
-	add(&maker, Int64GetDatum((int64) row->number));
-	add(&maker, ObjectIdGetDatum(row->database));
+	add(&maker, Int64GetDatum((int64) row->number), false);
+	add(&maker, ObjectIdGetDatum(row->database), false);
 	Assert(maker.column == PUBLIC_COLUMNS);
 	if (history_is_visible(row->user_id))
 	{
@@ -142,7 +134,7 @@ put_row(ReturnSetInfo *result, const HistoryRow *row)
 	}
 	else
 		while (maker.column < HISTORY_COLUMNS)
-			add_null(&maker);
+			add(&maker, (Datum) 0, true);
 	Assert(maker.column == HISTORY_COLUMNS);
 
 	tuplestore_putvalues(result->setResult, result->setDesc, maker.values, maker.nulls);
@@ -157,25 +149,20 @@ add_identity(RowMaker *maker, const HistoryRow *row)
 {
 	char	   *name = quote_qualified_identifier(row->schema, row->name);
 
-	add(maker, ObjectIdGetDatum(row->relid));
+	add(maker, ObjectIdGetDatum(row->relid), false);
 	add_text(maker, name);
 	pfree(name);
 	add_text(maker, starter_names[row->started_by]);
 	add_text(maker, operation_names[row->kind]);
 	add_text(maker, row->options);
 	add_text(maker, row->kind == HISTORY_SERVERS_VACUUM ? "server" : "engine");
-	if (OidIsValid(row->user_id))
-		add(maker, ObjectIdGetDatum(row->user_id));
-	else
-		add_null(maker);
-	add(maker, Int32GetDatum(row->pid));
-	add(maker, TimestampTzGetDatum(row->start));
-	add_real(maker, run_seconds(row));
+	add(maker, ObjectIdGetDatum(row->user_id), !OidIsValid(row->user_id));
+	add(maker, TimestampTzGetDatum(row->start), false);
+	add(maker, Float8GetDatum(run_seconds(row)), false);
 	add_phases(maker, row);
 	add_text(maker, outcome_names[row->outcome]);
 	add_text(maker, row->sqlerrcode != 0 ? unpack_sql_state(row->sqlerrcode) : "");
 	add_text(maker, row->error);
-	add(maker, Int32GetDatum(row->nwarnings));
 	add_text(maker, row->warnings);
 }
 
@@ -185,79 +172,35 @@ add_figures(RowMaker *maker, const HistoryRow *row)
 {
 	const HistoryFigures *figures = &row->figures;
 
-	add(maker, BoolGetDatum(row->is_wraparound));
-	if (row->kind == HISTORY_VACUUM && row->has_figures)
-		add(maker, BoolGetDatum(row->is_aggressive));
-	else
-		add_null(maker);
-	add_int(maker, figures->workers_planned);
-	add_int(maker, figures->workers_launched);
-	add_int(maker, figures->index_scans);
+	add(maker, BoolGetDatum(row->is_wraparound), false);
 	add_number(maker, figures->rows_removed);
-	add_number(maker, figures->rows_remaining);
 	add_number(maker, figures->rows_dead);
 	add_number(maker, figures->rows_moved);
 	add_number(maker, figures->pages_scanned);
-	add_number(maker, figures->pages_before);
-	add_number(maker, figures->pages_after);
 	add_number(maker, figures->bytes_before);
 	add_number(maker, figures->bytes_after);
-	add_number(maker, row->wal_records);
-	add_number(maker, row->wal_full_page_images);
+	add(maker, Int32GetDatum(figures->workers_launched), figures->workers_launched < 0);
 	add_number(maker, (int64) row->wal_bytes);
-	add_real(maker, row->slept_seconds);
+	add(maker, Float8GetDatum(row->slept_seconds), isnan(row->slept_seconds));
+	add_held(maker, row);
 	add_number(maker, figures->audited_pages);
-	add(maker, BoolGetDatum(row->audit_failed));
-	add_real(maker, row->paused_seconds);
-	add_real(maker, row->wal_rate_seconds);
-	add_real(maker, row->replica_lag_seconds);
-	add_real(maker, row->disk_space_seconds);
+	add(maker, BoolGetDatum(row->audit_failed), false);
 }
 
-/* add -- the next column has this value. */
+/* add -- the next column has this value, or is null. */
 static void
-add(RowMaker *maker, Datum value)
+add(RowMaker *maker, Datum value, bool is_null)
 {
 	Assert(maker->column < HISTORY_COLUMNS);
-	maker->values[maker->column++] = value;
-}
-
-/* add_null -- it is null. */
-static void
-add_null(RowMaker *maker)
-{
-	Assert(maker->column < HISTORY_COLUMNS);
-	maker->nulls[maker->column++] = true;
+	maker->values[maker->column] = value;
+	maker->nulls[maker->column++] = is_null;
 }
 
 /* add_number -- it is a bigint, null if that isn't known. */
 static void
 add_number(RowMaker *maker, int64 number)
 {
-	if (number >= 0)
-		add(maker, Int64GetDatum(number));
-	else
-		add_null(maker);
-}
-
-/* add_int -- likewise an integer. */
-static void
-add_int(RowMaker *maker, int number)
-{
-	if (number >= 0)
-		add(maker, Int32GetDatum(number));
-	else
-		add_null(maker);
-}
-
-/* add_real -- likewise a float8. */
-static void
-add_real(RowMaker *maker, double number)
-{
-	if (!isnan(number))
-		add(maker, Float8GetDatum(number));
-	else
-		add_null(maker);
+	add(maker, Int64GetDatum(number), number < 0);
 }
 
 /*
@@ -274,7 +217,7 @@ add_text(RowMaker *maker, const char *text)
 
 	if (text[0] == '\0')
 	{
-		add_null(maker);
+		add(maker, (Datum) 0, true);
 		return;
 	}
 	copy = pstrdup(text);
@@ -282,7 +225,7 @@ add_text(RowMaker *maker, const char *text)
 		for (char *c = copy; *c != '\0'; c++)
 			if (IS_HIGHBIT_SET(*c))
 				*c = '?';
-	add(maker, CStringGetTextDatum(copy));
+	add(maker, CStringGetTextDatum(copy), false);
 	pfree(copy);
 }
 
@@ -295,7 +238,7 @@ add_phases(RowMaker *maker, const HistoryRow *row)
 
 	if (!row->has_figures || phase_names[row->kind][0] == NULL)
 	{
-		add_null(maker);
+		add(maker, (Datum) 0, true);
 		return;
 	}
 
@@ -311,7 +254,26 @@ add_phases(RowMaker *maker, const HistoryRow *row)
 		other -= seconds;
 	}
 	appendStringInfo(&buf, "\"other\": %.6f}", Max(other, 0.0));
-	add(maker, DirectFunctionCall1(jsonb_in, CStringGetDatum(buf.data)));
+	add(maker, DirectFunctionCall1(jsonb_in, CStringGetDatum(buf.data)), false);
+	pfree(buf.data);
+}
+
+/* add_held -- it is how long each guard has held the run, in seconds; null if none has, or it isn't known. */
+static void
+add_held(RowMaker *maker, const HistoryRow *row)
+{
+	StringInfoData buf;
+
+	initStringInfo(&buf);
+	for (int i = 0; i < NUM_GUARDS; i++)
+		if (row->held.seconds[i] > 0)
+			appendStringInfo(&buf, "%s\"%s\": %.6f", buf.len > 0 ? ", " : "{",
+							 guard_names[i], row->held.seconds[i]);
+	appendStringInfoChar(&buf, '}');
+	if (buf.len > 1)
+		add(maker, DirectFunctionCall1(jsonb_in, CStringGetDatum(buf.data)), false);
+	else
+		add(maker, (Datum) 0, true);
 	pfree(buf.data);
 }
 

@@ -314,12 +314,10 @@ note_history(const InplaceResult *result, const Inplace *job)
 		return;
 	for (int i = 0; i < NUM_INPLACE_STEPS; i++)
 		figures->phase_seconds[i] = result->step_seconds[i];
-	figures->rows_remaining = job->pass.live_tuples;
 	figures->rows_dead = job->pass.recently_dead_tuples;
 	figures->rows_moved = job->rows_moved;
 	figures->audited_pages = job->pass.audited_pages;
 	figures->pages_before = result->sizes[0];
-	figures->pages_after = job->pass.new_pages;
 	figures->bytes_before = figures->bytes_after = 0;
 	for (int i = 0; i < result->nsizes; i++)
 	{

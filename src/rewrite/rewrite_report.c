@@ -209,15 +209,12 @@ rewrite_note_history(const RewriteResult *result)
 		return;
 	for (int i = 0; i < NUM_REWRITE_STEPS; i++)
 		figures->phase_seconds[i] = result->step_seconds[i];
-	figures->workers_planned = result->workers_planned;
 	figures->workers_launched = result->workers_launched;
 	figures->audited_pages = audited_pages(result);
 	figures->rows_removed = counters->tuples_removed;
-	figures->rows_remaining = counters->tuples_kept;
 	figures->rows_dead = counters->tuples_recently_dead;
 	figures->pages_scanned = result->old_blocks;
 	figures->pages_before = result->old_blocks;
-	figures->pages_after = rewrite_size_of(result->relid);
 	figures->bytes_before = figures->bytes_after = 0;
 	for (int i = 0; i < result->nsizes; i++)
 	{

@@ -10,19 +10,14 @@ from cyclone_lab.background import Background, Parked, wait_until
 # five pages at a time: a scan takes many seconds, and ends with the test
 SLOW = {"vacuum_cost_delay": "100ms", "vacuum_cost_limit": 100, "vacuum_cost_page_hit": 20}
 VACUUM = "VACUUM (PARALLEL 0) t"
-COLUMNS = "phase, phase_eta, phase_eta_earliest, phase_eta_latest, eta, eta_earliest, eta_latest, eta_runs, clock_timestamp()"
+COLUMNS = "phase, phase_eta, eta, clock_timestamp()"
 
 
 @dataclass
 class Eta:
     phase: str
     phase_eta: datetime | None
-    phase_earliest: datetime | None
-    phase_latest: datetime | None
     eta: datetime | None
-    earliest: datetime | None
-    latest: datetime | None
-    runs: int | None
     now: datetime
 
 
@@ -51,18 +46,15 @@ def cancel(conn, vacuum: Background) -> None:
 def test_nothing_is_known_at_the_beginning_of_a_first_run(cluster, db, conn, table):
     with Parked(cluster, db, "heap-scan:any", 3, "VACUUM (PARALLEL 2) t"):
         seen = look(conn)
-        assert (seen.phase, seen.runs) == ("scanning heap", 0)
-        assert seen.phase_eta is seen.phase_earliest is seen.phase_latest is seen.eta is seen.earliest is seen.latest is None
-        assert look(conn, "worker").runs is None
+        assert seen.phase == "scanning heap"
+        assert seen.phase_eta is seen.eta is look(conn, "worker").phase_eta is None
 
 
-def test_a_phase_is_estimated_by_its_rate_and_the_whole_with_past_runs(cluster, db, conn, table):
+def test_a_phase_is_estimated_by_its_rate_and_the_whole_as_the_last_time(cluster, db, conn, table):
     vacuum = Background(cluster, db, VACUUM, SLOW)
     seen = wait_until(lambda: (eta := look(conn)) and eta.phase_eta and eta, "an estimate")
     assert seen.phase == "scanning heap"
-    assert seen.phase_earliest <= seen.phase_eta <= seen.phase_latest
-    assert seen.eta is seen.earliest is seen.latest is None, "no run tells what comes after the phase"
-    assert seen.runs == 0
+    assert seen.eta is None, "no run tells what comes after the phase"
     cancel(conn, vacuum)
     assert look(conn) is None
 
@@ -71,20 +63,8 @@ def test_a_phase_is_estimated_by_its_rate_and_the_whole_with_past_runs(cluster, 
     conn.execute("INSERT INTO t SELECT generate_series(1, 14000)")
     vacuum = Background(cluster, db, VACUUM, SLOW)
     seen = wait_until(lambda: (eta := look(conn)) and eta.phase_eta and eta.eta and eta, "an estimate")
-    assert seen.runs == 1
-    assert seen.earliest <= seen.eta <= seen.latest
-    assert seen.phase_eta <= seen.eta and seen.phase_earliest <= seen.earliest and seen.phase_latest <= seen.latest
+    assert seen.phase_eta <= seen.eta
     cancel(conn, vacuum)
-
-
-def test_only_runs_of_the_same_kind_count(cluster, db, conn, table):
-    conn.execute("VACUUM (FULL) t")
-    conn.execute("CREATE TABLE other AS TABLE t")
-    conn.execute("VACUUM other")
-    with Parked(cluster, db, "heap-scan:leader", 1, VACUUM):
-        assert look(conn).runs == 0
-    with Parked(cluster, db, "heap-copy:leader", 1, "VACUUM (FULL) t"):
-        assert look(conn).runs == 1
 
 
 @pytest.mark.parametrize("privileged", [False, True])
@@ -96,8 +76,8 @@ def test_who_may_not_see_progress_sees_no_estimate(cluster, db, conn, table, pri
         conn.execute("GRANT pg_read_all_stats TO cyclone_eta_watcher")
     try:
         with Parked(cluster, db, "heap-scan:leader", 1, VACUUM) as vacuum, cluster.connect(db, user="cyclone_eta_watcher") as watcher:
-            [row] = watcher.execute("SELECT pid, eta_runs FROM cyclone.progress_details WHERE datname = current_database()").fetchall()
-            assert row == (vacuum.pid, 1 if privileged else None)
+            [row] = watcher.execute("SELECT pid FROM cyclone.progress_details WHERE datname = current_database()").fetchall()
+            assert row == (vacuum.pid,)
             assert watcher.execute("SELECT count(*) FROM cyclone.eta_rows()").fetchone() == (int(privileged),)
     finally:
         conn.execute("DROP ROLE cyclone_eta_watcher")

@@ -22,7 +22,7 @@ SELECT count(*) FROM t WHERE id IN (1, 20000, 20001);
 RESET enable_seqscan;
 INSERT INTO t VALUES (30000, 'twice');
 INSERT INTO t VALUES (30001, 'row 30000');
-SELECT run_by, operation, outcome, rows_moved > 0 AS moved, pages_after < pages_before AS smaller
+SELECT run_by, operation, outcome, rows_moved > 0 AS moved, bytes_after < bytes_before AS smaller
 FROM cyclone.history_details WHERE relid = 't'::regclass AND datname = current_database();
 
 -- where it can't be done

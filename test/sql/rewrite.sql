@@ -22,7 +22,7 @@ SELECT id FROM t WHERE v = 'row 9!';
 SELECT v FROM t WHERE id = 29997;
 SELECT count(*) FROM t WHERE id IN (1, 2, 3);
 RESET enable_seqscan;
-SELECT run_by, operation, outcome, pages_after < pages_before AS smaller
+SELECT run_by, operation, outcome, bytes_after < bytes_before AS smaller
 FROM cyclone.history_details WHERE relid = 't'::regclass AND datname = current_database();
 
 -- nothing is lost that somebody may still see

@@ -31,7 +31,7 @@ SELECT count(*) AS tables FROM cyclone.bloat WHERE relation = 't'::regclass;
 
 -- what has run
 VACUUM (FREEZE, INDEX_CLEANUP off) t;
-SELECT started_by, operation, options, run_by, outcome, rows_removed, rows_remaining, index_scans
+SELECT started_by, operation, options, run_by, outcome, rows_removed
 FROM cyclone.history_details WHERE relid = 't'::regclass AND datname = current_database() ORDER BY id;
 SELECT count(*) FROM cyclone.autovacuum WHERE relid = 't'::regclass AND datname = current_database();
 SELECT max(id) AS run FROM cyclone.history_details WHERE relid = 't'::regclass AND datname = current_database() \gset

@@ -52,19 +52,6 @@ leader_in(int phase, double seconds, BlockNumber done, BlockNumber total)
 	return leader;
 }
 
-/* running -- its VACUUM, which has taken this time in all. */
-static RunningVacuum
-running(const ProgressRow *leader, double run_seconds)
-{
-	RunningVacuum vacuum = {
-		.leader = leader,
-		.phase_seconds = (NOW - leader->phase_start) / (double) USECS_PER_SEC,
-		.run_seconds = run_seconds,
-	};
-
-	return vacuum;
-}
-
 /* past_run -- one that has taken this time, and these times in its phases. */
 static HistoryRow
 past_run(uint64 number, double seconds, double scan, double index, double heap)
@@ -80,108 +67,33 @@ past_run(uint64 number, double seconds, double scan, double index, double heap)
 	return run;
 }
 
-/* check_estimate -- is an estimate that? */
-static void
-check_estimate(const Estimate *estimate, double least, double likely, double most)
-{
-	CHECK(estimate->is_known);
-	CHECK_BETWEEN(least - 1e-6, estimate->least, least + 1e-6);
-	CHECK_BETWEEN(likely - 1e-6, estimate->likely, likely + 1e-6);
-	CHECK_BETWEEN(most - 1e-6, estimate->most, most + 1e-6);
-}
-
-/* by_rate -- the estimate of the first row's phase. */
-static Estimate
-by_rate(const ProgressRow *rows, int nrows)
-{
-	RunningVacuum vacuum = running(&rows[0], 0);
-	Estimate	phase = {0};
-
-	estimate_by_rate(&vacuum, rows, nrows, NOW, &phase);
-	return phase;
-}
-
-/* test_a_phase_ends_at_its_rate -- and the most recent rate may be another one. */
-static void
-test_a_phase_ends_at_its_rate(void)
-{
-	ProgressRow leader = leader_in(PROGRESS_VACUUM_PHASE_SCAN_HEAP, 10, 250, 1000);
-	Estimate	phase;
-
-	CHECK(!by_rate(&leader, 1).is_known);	/* there is one rate only */
-	leader.mark_blocks = 100;	/* 20 a second, then 30; 25 in all */
-	leader.mark_seconds = 5;
-	phase = by_rate(&leader, 1);
-	check_estimate(&phase, 25, 30, 37.5);
-
-	leader.mark_blocks = 150;	/* 30 a second, then 20 */
-	phase = by_rate(&leader, 1);
-	check_estimate(&phase, 25, 30, 37.5);
-
-	leader.blocks_done = 1000;	/* and even if the table has grown: at once */
-	phase = by_rate(&leader, 1);
-	check_estimate(&phase, 0, 0, 0);
-	leader.blocks_done = 1100;
-	phase = by_rate(&leader, 1);
-	check_estimate(&phase, 0, 0, 0);
-
-	leader.blocks_done = leader.mark_blocks;	/* it stands still */
-	CHECK(!by_rate(&leader, 1).is_known);
-}
-
-/* test_all_processes_go_through_a_phase -- those of others don't count. */
+/* test_all_processes_go_through_a_phase -- at their rate together; those of others don't count. */
 static void
 test_all_processes_go_through_a_phase(void)
 {
-	ProgressRow rows[5];
-	Estimate	phase;
+	ProgressRow rows[4];
 
 	for (int i = 0; i < lengthof(rows); i++)
 	{
 		rows[i] = leader_in(PROGRESS_VACUUM_PHASE_SCAN_HEAP, 10, 250, 2000);
 		rows[i].pid = LEADER + i;
 		rows[i].mark_blocks = 100;
-		rows[i].mark_seconds = 5;
 	}
 	rows[2].leader_pid = LEADER + 2;
 	rows[3].phase = PROGRESS_VACUUM_PHASE_INDEX_CLEANUP;
-	/* has come later, and has no mark yet: what it has done counts */
-	rows[4].phase_start += 9 * USECS_PER_SEC;
-	rows[4].blocks_done = 100;
-	rows[4].mark_seconds = 0;
-	phase = by_rate(rows, lengthof(rows));
-	/* done are 600; 40 a second, then 60 */
-	check_estimate(&phase, 1400 / 60.0, 1400 / 60.0, 1400 / 40.0);
-
+	CHECK_EQ(seconds_by_rate(rows, rows, lengthof(rows), 10), 1500 * 10 / 500.0);
 	/* one is at an index meanwhile: it counts how far it was */
 	rows[1].index_relid = 77;
-	phase = by_rate(rows, lengthof(rows));
-	check_estimate(&phase, 1550 * 10 / 450.0, 1550 * 10 / 450.0, 1550 / 30.0);
-
-	/* one that came late makes it faster than it was until now, by both rates */
-	rows[1] = leader_in(PROGRESS_VACUUM_PHASE_SCAN_HEAP, 2, 100, 2000);
-	rows[1].pid = LEADER + 1;
-	rows[1].leader_pid = LEADER;
-	rows[1].mark_blocks = 50;
-	rows[1].mark_seconds = 1;
-	phase = by_rate(rows, 2);
-	check_estimate(&phase, 1650 / 80.0, 1650 * 10 / 350.0, 1650 * 10 / 350.0);
-}
-
-/* test_those_who_have_left_have_done_something -- steadily; so have earlier rounds. */
-static void
-test_those_who_have_left_have_done_something(void)
-{
-	ProgressRow leader = leader_in(PROGRESS_VACUUM_PHASE_SCAN_HEAP, 10, 0, 1000);
-	Estimate	phase;
-
-	leader.blocks_of_leavers = 500;
-	phase = by_rate(&leader, 1);
-	check_estimate(&phase, 10, 10, 10);
-
-	leader.blocks_of_rounds = 300;
-	phase = by_rate(&leader, 1);
-	check_estimate(&phase, 4, 4, 4);
+	CHECK_EQ(seconds_by_rate(rows, rows, lengthof(rows), 10), 1650 * 10 / 350.0);
+	/* so do those that have left, and earlier rounds are no part of it */
+	rows[0].blocks_of_leavers = 150;
+	rows[0].blocks_of_rounds = 500;
+	CHECK_EQ(seconds_by_rate(rows, rows, lengthof(rows), 10), 1000 * 10 / 500.0);
+	/* and even if the table has grown: at once */
+	rows[0].blocks_done = 3000;
+	CHECK_EQ(seconds_by_rate(rows, rows, 1, 10), 0);
+	rows[0].blocks_done = rows[0].blocks_of_leavers = 0;
+	CHECK_EQ(seconds_by_rate(rows, rows, 1, 10), UNKNOWN);
 }
 
 /* test_only_some_phases_go_by_blocks -- and not all of them in rounds. */
@@ -217,7 +129,7 @@ test_only_some_phases_go_by_blocks(void)
 		unit_case("phase %d", phases[i].phase);
 		leader.blocks_of_leavers = 500;
 		CHECK_EQ(goes_by_blocks(&leader), phases[i].alone);
-		CHECK_EQ(by_rate(&leader, 1).is_known, phases[i].alone);
+		CHECK_EQ(seconds_by_rate(&leader, &leader, 1, 10) != UNKNOWN, phases[i].alone);
 		leader.blocks_of_rounds = 100;
 		CHECK_EQ(goes_by_blocks(&leader), phases[i].in_rounds);
 		leader.phase_blocks = leader.blocks_of_rounds = 0;
@@ -225,31 +137,7 @@ test_only_some_phases_go_by_blocks(void)
 	}
 }
 
-/* test_the_latest_runs_count -- ten of them, in whatever order they are kept. */
-static void
-test_the_latest_runs_count(void)
-{
-	ProgressRow leader = leader_in(PROGRESS_VACUUM_PHASE_SCAN_HEAP, 1, 0, 1000);
-	HistoryRow	rows[25];
-
-	for (int nrows = 0; nrows <= lengthof(rows); nrows++)
-	{
-		RunningVacuum vacuum = running(&leader, 1);
-
-		unit_case("%d runs", nrows);
-		for (int i = 0; i < nrows; i++)
-			rows[i] = past_run(i * 7 % nrows + 1, 10, 5, 3, 2);
-		/* that is no order of all if 7 divides their number */
-		for (int i = 0; nrows % 7 == 0 && i < nrows; i++)
-			rows[i].number = nrows - i;
-		find_runs(&vacuum, rows, nrows);
-		CHECK_EQ(vacuum.nruns, Min(nrows, 10));
-		for (int i = 0; i < vacuum.nruns; i++)
-			CHECK_EQ(vacuum.runs[i]->number, nrows - i);
-	}
-}
-
-/* test_only_runs_of_the_same_kind_count -- and those that were done. */
+/* test_only_runs_of_the_same_kind_count -- those that were done, and the last one of them. */
 static void
 test_only_runs_of_the_same_kind_count(void)
 {
@@ -273,120 +161,57 @@ test_only_runs_of_the_same_kind_count(void)
 		for (int i = 0; i < lengthof(rows); i++)
 		{
 			unit_case("run %d, privileged: %d", i, privileged);
-			CHECK_EQ(run_counts(&leader, &rows[i]),
+			CHECK_EQ(find_last_run(&leader, &rows[i], 1) != NULL,
 					 i == 0 || i == 7 || (privileged && i >= 8));
 		}
 	}
 	leader.run_is_autovacuum = true;
-	CHECK(run_counts(&leader, &rows[4]));
-	CHECK(!run_counts(&leader, &rows[0]));
+	CHECK(find_last_run(&leader, &rows[4], 1) != NULL);
+	CHECK(find_last_run(&leader, &rows[0], 1) == NULL);
+	/* of several the last one, in whatever order they are kept */
+	for (int i = 0; i < 3; i++)
+		rows[i] = past_run((i + 1) % 3 + 1, 10, 5, 3, 2);
+	leader.run_is_autovacuum = false;
+	CHECK_EQ(find_last_run(&leader, rows, 3)->number, 3);
 }
 
-/* by_runs -- the estimates by past runs, and if it is known what is left of the phase. */
+/* check_by_run -- what follows from the last run, and from what is known of the phase? */
 static void
-by_runs(const ProgressRow *leader, double run_seconds, HistoryRow *runs, int nruns,
-		Estimate *phase, Estimate *whole)
+check_by_run(const ProgressRow *leader, const HistoryRow *run, double in_phase, double in_run,
+			 double known, double phase, double whole)
 {
-	RunningVacuum vacuum = running(leader, run_seconds);
+	double		found = UNKNOWN;
 
-	find_runs(&vacuum, runs, nruns);
-	CHECK_EQ(vacuum.nruns, nruns);
-	memset(whole, 0, sizeof(*whole));
-	estimate_by_runs(&vacuum, phase, whole);
+	seconds_by_last_run(leader, run, in_phase, in_run, &known, &found);
+	CHECK_BETWEEN(phase - 1e-6, known, phase + 1e-6);
+	CHECK_BETWEEN(whole - 1e-6, found, whole + 1e-6);
 }
 
-/* test_a_phase_is_as_long_as_it_was -- and so is the rest, if the table is as large. */
+/* test_it_goes_on_as_the_last_time -- in proportion to the table. */
 static void
-test_a_phase_is_as_long_as_it_was(void)
+test_it_goes_on_as_the_last_time(void)
 {
 	ProgressRow leader = leader_in(PROGRESS_VACUUM_PHASE_VACUUM_INDEX, 2, 0, 0);
-	HistoryRow	runs[] = {past_run(1, 20, 10, 6, 3), past_run(2, 30, 12, 8, 4), past_run(3, 21, 10, 5, 3)};
-	Estimate	phase = {0};
-	Estimate	whole;
-
-	by_runs(&leader, 12, runs, 0, &phase, &whole);
-	CHECK(!phase.is_known);
-	CHECK(!whole.is_known);
-
-	by_runs(&leader, 12, runs, 3, &phase, &whole);
-	check_estimate(&phase, 3, 4, 6);
-	check_estimate(&whole, 8, 9, 16);	/* a run had 6 s without a name */
-
-	/* twice as large by now */
-	memset(&phase, 0, sizeof(phase));
-	leader.run_pages = 2000;
-	by_runs(&leader, 12, runs, 3, &phase, &whole);
-	check_estimate(&phase, 8, 10, 14);
-	check_estimate(&whole, 18, 20, 34);
-
-	/* only because of that they had it for longer */
-	memset(&phase, 0, sizeof(phase));
-	leader.phase_start = NOW - 9 * USECS_PER_SEC;
-	by_runs(&leader, 19, runs, 3, &phase, &whole);
-	check_estimate(&phase, 1, 3, 7);
-
-	/* one run only had it for longer; then none */
-	memset(&phase, 0, sizeof(phase));
-	leader.run_pages = 0;
-	leader.phase_start = NOW - 7 * USECS_PER_SEC;
-	by_runs(&leader, 17, runs, 3, &phase, &whole);
-	check_estimate(&phase, 1, 1, 1);
-	check_estimate(&whole, 11, 11, 11);
-	memset(&phase, 0, sizeof(phase));
-	leader.phase_start = NOW - 8 * USECS_PER_SEC;
-	by_runs(&leader, 18, runs, 3, &phase, &whole);
-	CHECK(!phase.is_known);
-	CHECK(!whole.is_known);
-}
-
-/* test_the_rest_comes_after_a_phase_that_goes_by_rate -- also as much slower as that. */
-static void
-test_the_rest_comes_after_a_phase_that_goes_by_rate(void)
-{
-	ProgressRow leader = leader_in(PROGRESS_VACUUM_PHASE_SCAN_HEAP, 10, 0, 1000);
 	HistoryRow	run = past_run(1, 20, 10, 6, 3);
-	Estimate	phase = {.is_known = true,.least = 5,.likely = 10,.most = 20};
-	Estimate	whole;
 
-	/*
-	 * 9 s, and 1 s without a name; twice as long as in the past is 18 s and
-	 * that
-	 */
-	by_runs(&leader, 10, &run, 1, &phase, &whole);
-	check_estimate(&phase, 5, 10, 20);
-	check_estimate(&whole, 5 + 10, 10 + (10 + 19) / 2.0, 20 + 19);
-
-	/* the table is half as large now */
-	leader.run_pages = 500;
-	by_runs(&leader, 10, &run, 1, &phase, &whole);
-	check_estimate(&whole, 5 + 5, 10 + (5 + 18.5) / 2.0, 20 + 18.5);
+	/* 3 s after it, and 1 s of no phase */
+	check_by_run(&leader, &run, 2, 12, UNKNOWN, 4, 8);
+	/* at its rate */
+	check_by_run(&leader, &run, 2, 12, 7, 7, 11);
+	/* twice as large by now */
+	leader.run_pages = 2000;
+	check_by_run(&leader, &run, 2, 12, UNKNOWN, 10, 18);
+	/* longer than the last time */
+	check_by_run(&leader, &run, 12, 30, UNKNOWN, UNKNOWN, UNKNOWN);
 	leader.run_pages = 1000;
-
-	/* the phase was not there then */
-	run.figures.phase_seconds[0] = 0;
-	by_runs(&leader, 10, &run, 1, &phase, &whole);
-	check_estimate(&whole, 5 + 20, 10 + 20, 20 + 20);
-
-	/* phases that overlap are counted each */
+	/* phases that overlap leave nothing */
 	run = past_run(1, 12, 10, 6, 3);
-	by_runs(&leader, 10, &run, 1, &phase, &whole);
-	check_estimate(&whole, 5 + 9, 10 + (9 + 18) / 2.0, 20 + 18);
-}
-
-/* test_where_phases_come_several_times_the_run_counts -- as a whole. */
-static void
-test_where_phases_come_several_times_the_run_counts(void)
-{
-	ProgressRow leader = leader_in(PROGRESS_VACUUM_PHASE_SCAN_HEAP, 10, 0, 1000);
-	HistoryRow	runs[] = {past_run(1, 20, 10, 6, 3), past_run(2, 50, 10, 6, 3)};
-	Estimate	phase = {.is_known = true,.least = 5,.likely = 10,.most = 20};
-	Estimate	whole;
-
+	check_by_run(&leader, &run, 2, 12, UNKNOWN, 4, 4);
+	/* in rounds the whole run counts */
+	run = past_run(1, 20, 10, 6, 3);
 	leader.blocks_of_rounds = 100;
-	by_runs(&leader, 15, runs, 2, &phase, &whole);
-	check_estimate(&whole, 5, 20, 35);
-	by_runs(&leader, 20, runs, 2, &phase, &whole);
-	check_estimate(&whole, 30, 30, 30);
+	check_by_run(&leader, &run, 2, 12, 7, 7, 8);
+	check_by_run(&leader, &run, 2, 20, 7, 7, UNKNOWN);
 }
 
 /*
@@ -430,58 +255,31 @@ test_phases_have_places_in_the_history(void)
 		}
 }
 
-/* test_the_estimate_is_the_median -- of any number. */
-static void
-test_the_estimate_is_the_median(void)
-{
-	Guesses		guesses = {0};
-	Estimate	estimate;
-
-	summarize(&guesses, &estimate);
-	CHECK(!estimate.is_known);
-	add_guess(&guesses, 7);
-	summarize(&guesses, &estimate);
-	check_estimate(&estimate, 7, 7, 7);
-	add_guess(&guesses, 1);
-	summarize(&guesses, &estimate);
-	check_estimate(&estimate, 1, 4, 7);
-	add_guess(&guesses, 2);
-	summarize(&guesses, &estimate);
-	check_estimate(&estimate, 1, 2, 7);
-}
-
 /* test_what_is_beyond_all_dates_is_not_known -- nor what rests on nothing. */
 static void
 test_what_is_beyond_all_dates_is_not_known(void)
 {
-	Estimate	estimate = {.is_known = true,.least = 0,.likely = 1.5,.most = 1e300};
-	Datum		values[3];
-	bool		nulls[3];
+	Datum		value = 0;
+	bool		null;
 
-	put_estimate(&estimate, NOW, values, nulls);
-	CHECK(!nulls[0] && !nulls[1] && nulls[2]);
-	CHECK_EQ(DatumGetTimestampTz(values[0]) - NOW, 1500000);
-	CHECK_EQ(DatumGetTimestampTz(values[1]) - NOW, 0);
-	estimate.is_known = false;
-	put_estimate(&estimate, NOW, values, nulls);
-	CHECK(nulls[0] && nulls[1] && nulls[2]);
+	put_moment(1.5, NOW, &value, &null);
+	CHECK(!null);
+	CHECK_EQ(DatumGetTimestampTz(value) - NOW, 1500000);
+	put_moment(1e300, NOW, &value, &null);
+	CHECK(null);
+	put_moment(UNKNOWN, NOW, &value, &null);
+	CHECK(null);
 }
 
 /* main -- run them all. */
 int
 main(void)
 {
-	UNIT_RUN(test_a_phase_ends_at_its_rate);
 	UNIT_RUN(test_all_processes_go_through_a_phase);
-	UNIT_RUN(test_those_who_have_left_have_done_something);
 	UNIT_RUN(test_only_some_phases_go_by_blocks);
-	UNIT_RUN(test_the_latest_runs_count);
 	UNIT_RUN(test_only_runs_of_the_same_kind_count);
-	UNIT_RUN(test_a_phase_is_as_long_as_it_was);
-	UNIT_RUN(test_the_rest_comes_after_a_phase_that_goes_by_rate);
-	UNIT_RUN(test_where_phases_come_several_times_the_run_counts);
+	UNIT_RUN(test_it_goes_on_as_the_last_time);
 	UNIT_RUN(test_phases_have_places_in_the_history);
-	UNIT_RUN(test_the_estimate_is_the_median);
 	UNIT_RUN(test_what_is_beyond_all_dates_is_not_known);
 	return unit_end();
 }
