@@ -179,12 +179,13 @@ others_wait(Others *others, int ms)
 
 /*
  * others_for_longer_than
- *		Is one of these in a transaction that has been running for longer than this many ms?
+ *		Is one of these in a transaction that has been running for longer than this many ms,
+ *		or for which that isn't known?
  *
- * Yes if that isn't known, with track_activities off.
+ * It isn't with track_activities off, and of prepared transactions.
  */
 OthersFound
-others_for_longer_than(const Others *others, int ms)
+others_for_longer_than(const Others *others, int ms, bool or_unknown)
 {
 	TimestampTz now;
 
@@ -203,13 +204,41 @@ others_for_longer_than(const Others *others, int ms)
 		if (pid != 0)
 		{
 			status = pgstat_get_beentry_by_proc_number(vxid.procNumber);
-			if (status == NULL ||
-				!TimestampDifferenceExceeds(status->st_xact_start_timestamp, now, ms))
+			if (status == NULL)
 				continue;
 		}
-		/* it is prepared, older than that, or has ended in the meantime */
+		if (status == NULL || status->st_xact_start_timestamp == 0 ? !or_unknown :
+			!TimestampDifferenceExceeds(status->st_xact_start_timestamp, now, ms))
+			continue;
+		/* it is so, or has ended in the meantime */
 		if (!VirtualXactLock(vxid, false))
 			return found(OTHERS_STAY, pid);
+	}
+	return found(OTHERS_GONE, 0);
+}
+
+/*
+ * others_held_up -- see others.h.
+ *
+ * What other processes have is looked at without a lock, as the wait goes on if one is
+ * missed, and ends early if one has just ended.
+ */
+OthersFound
+others_held_up(TransactionId xid)
+{
+	Assert(IsTransactionState() && TransactionIdIsValid(xid));
+	for (uint32 i = 0; i < ProcGlobal->allProcCount; i++)
+	{
+		const PGPROC *proc = &ProcGlobal->allProcs[i];
+		TransactionId own = proc->xid;
+		TransactionId seen = proc->xmin;
+		int			pid = proc->pid;
+
+		if (pid != 0 && pid != MyProcPid && proc->databaseId == MyDatabaseId &&
+			((TransactionIdIsNormal(own) && TransactionIdPrecedesOrEquals(own, xid)) ||
+			 (TransactionIdIsNormal(seen) && TransactionIdPrecedesOrEquals(seen, xid))) &&
+			waits_for_us(pid))
+			return found(OTHERS_WAIT_FOR_US, pid);
 	}
 	return found(OTHERS_GONE, 0);
 }

@@ -45,13 +45,19 @@ extern Others *others_with_lock(Oid relid, LOCKMODE conflicting);
 extern Others *others_with_snapshot(TransactionId limit_xmin);
 
 /*
+ * Who waits for a lock of ours and may need what this or a later XID has deleted?  *end is
+ * OTHERS_WAIT_FOR_US or OTHERS_GONE.
+ */
+extern OthersFound others_held_up(TransactionId xid);
+
+/*
  * others_look, others_for_longer_than and others_nap are called in a transaction,
  * others_wait outside of any.  They serve interrupts, so they may raise errors, but none
  * waits in a lock's queue.
  */
 extern OthersFound others_look(Others *others);
 extern OthersFound others_wait(Others *others, int ms);
-extern OthersFound others_for_longer_than(const Others *others, int ms);
+extern OthersFound others_for_longer_than(const Others *others, int ms, bool or_unknown);
 extern void others_nap(int ms);
 
 /*

@@ -21,7 +21,7 @@
 
 /*
  * transaction_begin
- *		Start a transaction, with a snapshot.
+ *		Start a transaction, with a snapshot that it keeps for no longer than it must.
  *
  * It holds back no other VACUUM, unless it is for VACUUM FULL: functions in
  * indexes may look at other tables when the indexes are built.
@@ -32,6 +32,8 @@ transaction_begin(bool full)
 	Assert(!IsTransactionState());
 
 	StartTransactionCommand();
+	/* whatever the session's default is: nobody is to be in conflict with us */
+	XactIsoLevel = XACT_READ_COMMITTED;
 
 	/* before there is a snapshot, or others would see its xmin for a while */
 	if (!full)

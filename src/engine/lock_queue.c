@@ -55,7 +55,7 @@ lock_is_held_for(Oid relid, int ms)
 	Assert(IsTransactionState());
 	Assert(CheckRelationOidLockedByMe(relid, ShareUpdateExclusiveLock, true));
 	Assert(ms >= 0);
-	return others_for_longer_than(others_with_lock(relid, AccessExclusiveLock), ms).end != OTHERS_GONE;
+	return others_for_longer_than(others_with_lock(relid, AccessExclusiveLock), ms, true).end != OTHERS_GONE;
 }
 
 /* lock_queue_may_help -- see lock_queue.h. */
@@ -103,9 +103,13 @@ lock_queue_for_a_moment(Oid relid)
 	action.sa_sigaction = note_cancel_request;
 	action.sa_flags = SA_RESTART | SA_SIGINFO;
 	sigemptyset(&action.sa_mask);
-	/* in two calls, as our handler may run before the second has returned */
+	/*
+	 * In two calls, as our handler may run before the second has returned.  A
+	 * process without a handler isn't cancelled by the signal.
+	 */
 	sigaction(SIGINT, NULL, &usual_action);
-	sigaction(SIGINT, &action, NULL);
+	if (usual_action.sa_handler != SIG_IGN && usual_action.sa_handler != SIG_DFL)
+		sigaction(SIGINT, &action, NULL);
 	PG_TRY();
 	{
 		/* serve interrupts from before we watched out */

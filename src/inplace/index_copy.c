@@ -76,6 +76,7 @@
 
 static int64 build_ourselves(const IndexCopy *copy, bool *is_built);
 static int64 audit_copy(Relation rel, Relation index, const TableKey *key);
+static void drop_buffers(Oid copy);
 static void make_plain(Oid copy);
 static bool is_as_noted(const IndexCopy *copy);
 static bool is_copy(Oid index);
@@ -135,7 +136,10 @@ index_copy_build(const IndexCopy *copy)
 
 	audited_pages = build_ourselves(copy, &is_built);
 	if (!is_built)
+	{
 		index_concurrently_build(copy->table, copy->copy);
+		drop_buffers(copy->copy);
+	}
 	CommandCounterIncrement();
 	make_plain(copy->copy);
 	return audited_pages;
@@ -188,6 +192,31 @@ build_ourselves(const IndexCopy *copy, bool *is_built)
 		index_set_state_flags(copy->copy, INDEX_CREATE_SET_READY);
 	}
 	return audited_pages;
+}
+
+/*
+ * drop_buffers
+ *		Drop pages of a copy from shared buffers that the server has built, before others
+ *		maintain it.
+ *
+ * The server writes pages of btrees and sorted GiST indexes past shared buffers, and
+ * those in front last.  Somebody may have read them before, as zeroes.
+ */
+static void
+drop_buffers(Oid copy)
+{
+	Relation	index = index_open(copy, AccessShareLock);
+	ForkNumber	fork = MAIN_FORKNUM;
+	BlockNumber first = 0;
+
+	Assert(!index->rd_index->indisvalid);
+	if (!RelationUsesLocalBuffers(index))
+	{
+		/* those of other kinds are there alone */
+		FlushRelationBuffers(index);
+		DropRelationBuffers(RelationGetSmgr(index), &fork, 1, &first);
+	}
+	index_close(index, AccessShareLock);
 }
 
 /* audit_copy -- judge a sample of its pages; if that fails, leave the table to the server. */

@@ -23,8 +23,9 @@
  * queue (others.c), but for the moments in which truncation would, too (lock_queue.c),
  * and then with nothing locked that others may want.  If others don't end within
  * cyclone.index_wait, or if one of them waits for us, the copy is dropped.  Then the
- * index stays as it is, with a warning.  It also stays as it is if disk space may not
- * suffice, or if a transaction is older than cyclone.index_wait when we begin.
+ * index stays as it is, is tried once more when all have been, and then there is a warning.
+ * It also stays as it is if disk space may not suffice, or if a transaction is known to be
+ * older than cyclone.index_wait when we begin.
  *
  * After an error, too, the copy is dropped, as soon as no session maintains it any more.
  * For that moment the table isn't locked by us: the sessions that we wait for may wait
@@ -93,6 +94,7 @@ typedef struct Bloated
 {
 	Oid			index;
 	BlockNumber pages;			/* that it would have then */
+	bool		is_over;		/* it has been, or can't be */
 } Bloated;
 
 /* An index, and how large it would be */
@@ -107,6 +109,7 @@ typedef struct Shrink
 {
 	Oid			table;
 	bool		may_queue;		/* without SKIP_LOCKED: for the table's lock */
+	bool		is_last_try;	/* if others are in the way, say so */
 	MemoryContext context;		/* for what outlives transactions */
 	Oid			index;			/* the one in hand */
 	IndexCopy	copy;			/* of it, if it's valid */
@@ -120,10 +123,11 @@ static void remove_leftovers(Shrink *shrink);
 static List *bloated_indexes(Oid relid, MemoryContext context);
 static bool is_bloated(Relation index, BlockNumber *pages);
 static void estimate_index(void *arg);
-static bool may_begin(Shrink *shrink, const Bloated *bloated, bool *is_temporary);
-static bool rebuild_safely(Shrink *shrink);
+static bool rebuild_all(Shrink *shrink, List *bloated_list);
+static bool may_begin(Shrink *shrink, Bloated *bloated, bool *is_temporary);
+static bool rebuild_safely(Shrink *shrink, Bloated *bloated);
 static bool is_about_one_index(int sqlerrcode);
-static bool rebuild(Shrink *shrink);
+static bool rebuild(Shrink *shrink, Bloated *bloated);
 static void rebuild_temporary(Oid index);
 static bool create_copy(Shrink *shrink);
 static void build(Shrink *shrink);
@@ -154,7 +158,7 @@ int64
 index_shrink(Oid relid, bool may_queue, MemoryContext context)
 {
 	Shrink	   *shrink = MemoryContextAllocZero(context, sizeof(Shrink));
-	bool		goes_on = true;
+	List	   *bloated;
 
 	Assert(!IsTransactionState());
 	Assert(CheckRelationOidLockedByMe(relid, ShareUpdateExclusiveLock, true));
@@ -162,19 +166,12 @@ index_shrink(Oid relid, bool may_queue, MemoryContext context)
 	shrink->may_queue = may_queue;
 	shrink->context = context;
 	remove_leftovers(shrink);
-	foreach_ptr(Bloated, bloated, bloated_indexes(relid, context))
+	bloated = bloated_indexes(relid, context);
+	/* those who were in the way may have ended meanwhile */
+	if (!rebuild_all(shrink, bloated))
 	{
-		bool		is_temporary;
-
-		shrink->index = bloated->index;
-		shrink->copy.copy = InvalidOid;
-		if (goes_on && may_begin(shrink, bloated, &is_temporary))
-		{
-			if (is_temporary)
-				rebuild_temporary(bloated->index);
-			else
-				goes_on = rebuild_safely(shrink);
-		}
+		shrink->is_last_try = true;
+		(void) rebuild_all(shrink, bloated);
 	}
 	if (shrink->error != NULL)
 	{
@@ -183,6 +180,35 @@ index_shrink(Oid relid, bool may_queue, MemoryContext context)
 		ReThrowError(shrink->error);
 	}
 	return shrink->audited_pages;
+}
+
+/*
+ * rebuild_all
+ *		Build those indexes anew for which that isn't over; return whether it is for all.
+ */
+static bool
+rebuild_all(Shrink *shrink, List *bloated_list)
+{
+	bool		all_are_over = true;
+	bool		goes_on = true;
+
+	foreach_ptr(Bloated, bloated, bloated_list)
+	{
+		bool		is_temporary;
+
+		shrink->index = bloated->index;
+		shrink->copy.copy = InvalidOid;
+		if (goes_on && !bloated->is_over && may_begin(shrink, bloated, &is_temporary))
+		{
+			bloated->is_over = is_temporary;
+			if (is_temporary)
+				rebuild_temporary(bloated->index);
+			else
+				goes_on = rebuild_safely(shrink, bloated);
+		}
+		all_are_over &= bloated->is_over;
+	}
+	return all_are_over;
 }
 
 /*
@@ -324,9 +350,12 @@ estimate_index(void *arg)
  *		Is there room for another such index, and no transaction that would make us
  *		give up in the end?  If not, there is a warning.  *is_temporary says whether
  *		the table is temporary.
+ *
+ * A transaction of which it isn't known for how long it has been running is waited for,
+ * once.
  */
 static bool
-may_begin(Shrink *shrink, const Bloated *bloated, bool *is_temporary)
+may_begin(Shrink *shrink, Bloated *bloated, bool *is_temporary)
 {
 	OthersFound others = {.end = OTHERS_GONE};
 	Relation	index;
@@ -336,16 +365,17 @@ may_begin(Shrink *shrink, const Bloated *bloated, bool *is_temporary)
 	transaction_begin(false);
 	guards_point();
 	index = try_relation_open(bloated->index, AccessShareLock);
-	if (index != NULL && disk_space_suffices(index, bloated->pages))
+	bloated->is_over = index == NULL || !disk_space_suffices(index, bloated->pages);
+	if (!bloated->is_over)
 	{
 		*is_temporary = RelationUsesLocalBuffers(index);
 		if (!*is_temporary)
 		{
 			others = others_for_longer_than(others_with_lock(shrink->table, ShareLock),
-											cyclone_index_wait);
+											cyclone_index_wait, shrink->is_last_try);
 			if (others.end == OTHERS_GONE)
 				others = others_for_longer_than(others_with_snapshot(InvalidTransactionId),
-												cyclone_index_wait);
+												cyclone_index_wait, shrink->is_last_try);
 		}
 		may = others.end == OTHERS_GONE;
 		if (!may)
@@ -365,7 +395,7 @@ may_begin(Shrink *shrink, const Bloated *bloated, bool *is_temporary)
  * An error that is about this index alone is kept for the end.
  */
 static bool
-rebuild_safely(Shrink *shrink)
+rebuild_safely(Shrink *shrink, Bloated *bloated)
 {
 	volatile bool goes_on = false;
 	MemoryContext old = CurrentMemoryContext;
@@ -373,7 +403,7 @@ rebuild_safely(Shrink *shrink)
 	Assert(!IsTransactionState() && !OidIsValid(shrink->copy.copy));
 	PG_TRY();
 	{
-		goes_on = rebuild(shrink);
+		goes_on = rebuild(shrink, bloated);
 	}
 	PG_CATCH();
 	{
@@ -396,6 +426,7 @@ rebuild_safely(Shrink *shrink)
 			ReThrowError(error);
 		if (shrink->error == NULL)
 			shrink->error = error;
+		bloated->is_over = true;
 		goes_on = true;
 		MemoryContextSwitchTo(old);
 	}
@@ -428,14 +459,17 @@ is_about_one_index(int sqlerrcode)
  *		The steps.  Returns false if others are in the way of all indexes.
  */
 static bool
-rebuild(Shrink *shrink)
+rebuild(Shrink *shrink, Bloated *bloated)
 {
 	TransactionId limit_xmin;
 	bool		others_are_gone;
 	bool		is_swapped = false;
 
 	if (!create_copy(shrink))
+	{
+		bloated->is_over = shrink->is_last_try;
 		return true;
+	}
 	build(shrink);
 	others_are_gone = wait_for_others(shrink, InvalidTransactionId);
 	if (others_are_gone)
@@ -451,6 +485,7 @@ rebuild(Shrink *shrink)
 	}
 	if (others_are_gone)
 		is_swapped = swap(shrink);
+	bloated->is_over = is_swapped;
 	if (!is_swapped)
 		remove_copy(shrink, shrink->copy.copy);
 	copy_cleaner_forget();
@@ -487,7 +522,7 @@ create_copy(Shrink *shrink)
 	is_made = index_copy_create(&shrink->copy, rel, shrink->index);
 	if (is_made)
 		copy_cleaner_watch(shrink->table, shrink->copy.copy);
-	if (!is_made && get_rel_name(shrink->index) != NULL)
+	if (!is_made && shrink->is_last_try && get_rel_name(shrink->index) != NULL)
 		ereport(WARNING,
 				(errcode(ERRCODE_LOCK_NOT_AVAILABLE),
 				 errmsg("index \"%s\" stays bloated, as others have it locked",
@@ -691,7 +726,7 @@ swap_locked(Shrink *shrink)
 		DEBUG_POINT("shrink-swapped");
 		return true;
 	}
-	ereport(WARNING,
+	ereport(shrink->is_last_try ? WARNING : DEBUG1,
 			(errcode(ERRCODE_OBJECT_IN_USE),
 			 errmsg("index %u of table %u stays as it is, as others have changed or locked it meanwhile",
 					shrink->index, shrink->table)));
@@ -852,7 +887,7 @@ lock_again(Oid table, bool may_queue)
 
 /*
  * warn
- *		Say why the index in hand stays as it is.
+ *		Say why the index in hand stays as it is, unless it is tried once more.
  */
 static void
 warn(const Shrink *shrink, const OthersFound *others)
@@ -860,6 +895,8 @@ warn(const Shrink *shrink, const OthersFound *others)
 	bool		in_transaction = IsTransactionState();
 	char	   *name;
 
+	if (!shrink->is_last_try)
+		return;
 	if (!in_transaction)
 		transaction_begin(false);
 	name = get_rel_name(shrink->index);

@@ -74,6 +74,7 @@ typedef struct Inplace
 	int			waited_ms;		/* for a verdict that lets rows be moved */
 	bool		is_stopped;		/* are no more rows to be moved? */
 	bool		disk_is_short;	/* that is why */
+	int			makes_way_for;	/* so is this process, if it isn't 0 */
 
 	/* the plan of the pass in hand */
 	int64		room_for_others;	/* in bytes, left to other sessions */
@@ -129,7 +130,7 @@ extern void value_move_plan(Inplace *job, Inplace *toast);
 extern bool value_move_some(Inplace *job, Inplace *toast);
 
 /* old_versions.c */
-extern void old_versions_wait(Oid relid, TransactionId last_xid);
+extern void old_versions_wait(const Inplace *job, Inplace *mover);
 
 /* index_shrink.c */
 extern int64 index_shrink(Oid relid, bool may_queue, MemoryContext context);

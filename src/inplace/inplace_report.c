@@ -161,6 +161,9 @@ warn_of_end(const Inplace *job, const char *name)
 		return false;
 	ereport(WARNING,
 			(errmsg("rows of \"%s\" cannot be moved any more, it was not compacted fully", name),
+			 job->makes_way_for != 0 ?
+			 errdetail("It makes way for the transaction of process %d, which used rows before, and waits for a lock that this command holds.",
+					   job->makes_way_for) :
 			 job->disk_is_short ?
 			 errdetail("Less disk space is free than \"cyclone.min_free_disk\", checkpoints make no room, and each row that is moved writes more WAL.") :
 			 job->subscriptions == SUBSCRIPTION_HERE ?
@@ -168,7 +171,7 @@ warn_of_end(const Inplace *job, const char *name)
 			 job->subscriptions == SUBSCRIPTION_AT_WORK ?
 			 errdetail("A worker of a subscription of logical replication writes to it.") :
 			 errdetail("Subscriptions are being created or changed, and one may be about to write to it."),
-			 !job->disk_is_short && job->subscriptions == SUBSCRIPTION_HERE ? 0 :
+			 job->makes_way_for == 0 && !job->disk_is_short && job->subscriptions == SUBSCRIPTION_HERE ? 0 :
 			 errhint("Run VACUUM (FULL INPLACE) again when that has ended.")));
 	return true;
 }

@@ -63,6 +63,7 @@
 #include "inplace/inplace.h"
 #include "inplace/move_batch.h"
 #include "inplace/subscription.h"
+#include "others.h"
 #include "report/progress.h"
 
 /* How long others may wait for a row, unless that row alone takes longer */
@@ -207,8 +208,12 @@ may_move(Inplace *job)
 static void
 wait_for_subscriptions(Inplace *job)
 {
+	OthersFound others = others_look(others_with_lock(job->relid, AccessExclusiveLock));
+
 	job->waited_ms += LOOK_MS;
-	job->is_stopped = job->waited_ms >= DEBUG_LIMIT(horizon_wait, WAIT_MS);
+	if (others.end == OTHERS_WAIT_FOR_US)
+		job->makes_way_for = others.pid;
+	job->is_stopped = others.end == OTHERS_WAIT_FOR_US || job->waited_ms >= DEBUG_LIMIT(horizon_wait, WAIT_MS);
 }
 
 /* nap -- sleep, in a transaction. */

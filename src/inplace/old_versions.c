@@ -5,7 +5,9 @@
  *
  * Pages of the tail become free only when no snapshot needs the versions that
  * were moved away.  That takes as long as the longest transaction that was
- * running: short ones are waited for, a long one is named in the report.
+ * running: short ones are waited for, a long one is named in the report.  One that
+ * waits for a lock of ours would wait as long as we do, and others behind it: then no
+ * more rows are moved.
  *
  * Portions Copyright (c) 2026, the pg_cyclone developers
  *
@@ -30,27 +32,26 @@
 #define FIRST_LOOK_MS	1
 #define LAST_LOOK_MS	20
 
-static bool wait_a_little(Oid relid, TransactionId last_xid, int ms);
+static bool wait_a_little(const Inplace *job, Inplace *mover, int ms);
 
 /*
  * old_versions_wait
- *		Wait until the versions that were moved away are dead to all, but not long.  That
- *		transaction, if any, moved the last ones.
+ *		Wait until the versions that were moved away are dead to all, but not long.  mover
+ *		is the job that moves, of the table if this is its TOAST table.
  *
  * Called outside any transaction, but waits in one, as no error outside of any
  * would end the session's locks.
  */
 void
-old_versions_wait(Oid relid, TransactionId last_xid)
+old_versions_wait(const Inplace *job, Inplace *mover)
 {
 	Assert(!IsTransactionState());
-	Assert(OidIsValid(relid));
-	if (!TransactionIdIsValid(last_xid))
+	if (!TransactionIdIsValid(job->last_xid))
 		return;
-	progress_begin(relid, MyProcPid);
+	progress_begin(job->relid, MyProcPid);
 	progress_phase(PROGRESS_INPLACE_WAIT, 0);
 	for (int waited = 0, ms = FIRST_LOOK_MS;
-		 waited < DEBUG_LIMIT(horizon_wait, WAIT_MS) && !wait_a_little(relid, last_xid, ms);
+		 waited < DEBUG_LIMIT(horizon_wait, WAIT_MS) && !wait_a_little(job, mover, ms);
 		 waited += ms, ms = Min(2 * ms, LAST_LOOK_MS))
 		;
 	progress_clear();
@@ -58,24 +59,31 @@ old_versions_wait(Oid relid, TransactionId last_xid)
 
 /*
  * wait_a_little
- *		Return whether a VACUUM that begins now would remove the versions; if not,
- *		after a while.
+ *		Return whether a VACUUM that begins now would remove the versions, or none will;
+ *		if not, after a while.
  */
 static bool
-wait_a_little(Oid relid, TransactionId last_xid, int ms)
+wait_a_little(const Inplace *job, Inplace *mover, int ms)
 {
 	Relation	rel;
 	TransactionId oldest;
 	bool		are_dead;
 
 	transaction_begin(false);
-	rel = table_open(relid, AccessShareLock);
+	rel = table_open(job->relid, AccessShareLock);
 	oldest = GetOldestNonRemovableTransactionId(rel);
 	table_close(rel, AccessShareLock);
-	are_dead = TransactionIdPrecedes(last_xid, oldest);
-	/* like that of each VACUUM our own snapshot holds nothing back */
+	are_dead = TransactionIdPrecedes(job->last_xid, oldest);
 	if (!are_dead)
+	{
+		OthersFound others = others_held_up(job->last_xid);
+
+		mover->makes_way_for = others.pid;
+		mover->is_stopped |= others.end != OTHERS_GONE;
+	}
+	/* like that of each VACUUM our own snapshot holds nothing back */
+	if (!are_dead && !mover->is_stopped)
 		others_nap(ms);
 	transaction_end();
-	return are_dead;
+	return are_dead || mover->is_stopped;
 }

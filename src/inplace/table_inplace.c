@@ -301,7 +301,7 @@ compact(Inplace *job, Inplace *rows, InplaceResult *result)
 			idle_passes = MAX_IDLE_PASSES - 1;
 		if (TransactionIdIsValid(mover->moved.last_xid))
 			job->last_xid = mover->moved.last_xid;
-		old_versions_wait(job->relid, job->last_xid);
+		old_versions_wait(job, mover);
 		/* the first VACUUM has looked at all pages */
 		job->params.options &= ~VACOPT_DISABLE_PAGE_SKIPPING;
 	}

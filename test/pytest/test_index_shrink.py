@@ -191,6 +191,76 @@ def test_who_stays_is_waited_for_no_longer_than_that(cluster, db, conn, table, h
     assert_sound(conn)
 
 
+@pytest.mark.parametrize("how", ["prepared", "untracked"])
+def test_who_may_end_in_time_is_waited_for(cluster, db, conn, table, how):
+    """It isn't known for how long a prepared transaction has been running, nor one of a session that tells nobody."""
+    before = sizes(conn)
+    with cluster.connect(db) as other:
+        other.execute("SET track_activities = off")
+        other.execute("BEGIN; INSERT INTO t VALUES (1, 1, 'mine', '{0}', point(1, 1))")
+        if how == "prepared":
+            other.execute("PREPARE TRANSACTION 'p'")
+        with Parked(cluster, db, "shrink-wait:leader", 1, INPLACE) as vacuum:
+            other.execute("ROLLBACK PREPARED 'p'" if how == "prepared" else "ROLLBACK")
+    vacuum.finish()
+    assert not any("bloated" in message for message in vacuum.messages), vacuum.messages
+    assert sizes(conn)["t_pos"] < 0.8 * before["t_pos"] and content(conn) == table
+    assert_sound(conn)
+
+
+def test_what_was_left_behind_is_tried_once_more(cluster, db, conn, table):
+    """When all other indexes have been built anew: who was in the way may have ended."""
+    before = sizes(conn)
+    with cluster.connect(db) as other:
+        with Parked(cluster, db, "shrink-create:leader", 1, INPLACE) as vacuum:
+            other.execute("BEGIN; ALTER INDEX t_pkey RENAME TO t_other")  # which takes a lock on the index alone
+            vacuum.step()
+            other.execute("ROLLBACK")
+    vacuum.finish()
+    assert vacuum.messages == []
+    assert sizes(conn)["t_pkey"] < 0.8 * before["t_pkey"] and content(conn) == table
+    assert_sound(conn)
+
+
+def test_a_copy_that_was_read_while_the_server_wrote_it(cluster, db, conn):
+    """Somebody finds zeroes where the server hasn't yet written: not even he who writes to the table finds them later."""
+    run_script(
+        conn,
+        "CREATE TABLE t (id int) WITH (autovacuum_enabled = off); INSERT INTO t SELECT i FROM generate_series(1, 90000) i;"
+        "CREATE FUNCTION cmp(int, int) RETURNS int IMMUTABLE LANGUAGE sql AS 'SELECT pg_catalog.btint4cmp($1, $2)';"
+        "CREATE OPERATOR CLASS odd_ops FOR TYPE int USING btree AS OPERATOR 1 <, OPERATOR 2 <=, OPERATOR 3 =, OPERATOR 4 >=, OPERATOR 5 >,"
+        " FUNCTION 1 cmp(int, int); CREATE INDEX t_x ON t (id odd_ops); DELETE FROM t WHERE id % 3 <> 0; VACUUM t;"
+        "CREATE SEQUENCE peeks",
+    )
+    conn.execute(
+        "CREATE OR REPLACE FUNCTION cmp(int, int) RETURNS int IMMUTABLE LANGUAGE plpgsql AS $$ BEGIN"
+        " IF $1 % 100 = 0 AND pg_catalog.pg_relation_size(pg_catalog.to_regclass('public.t_x_cyclone')) > 0 THEN"
+        "  PERFORM pg_catalog.setval('public.peeks', 2) FROM public.get_raw_page('public.t_x_cyclone', 0) page"
+        "   WHERE page = pg_catalog.decode(pg_catalog.repeat('00', 8192), 'hex'); END IF;"
+        " RETURN pg_catalog.btint4cmp($1, $2); END $$"
+    )
+    before = conn.execute("SELECT pg_relation_size('t_x')").fetchone()[0]
+    conn.execute("SET maintenance_work_mem = '1MB'")
+    conn.execute(INPLACE)
+    assert conn.execute("SELECT last_value FROM peeks").fetchone() == (2,), "nobody has seen zeroes"
+    conn.execute("INSERT INTO t SELECT i FROM generate_series(1, 100) i")
+    assert conn.execute("SELECT pg_relation_size('t_x')").fetchone()[0] < 0.8 * before
+    conn.execute("SELECT bt_index_check('t_x', true)")
+    checks.assert_clean(conn, "t")
+
+
+@pytest.mark.parametrize("isolation", ["repeatable read", "serializable"])
+def test_it_is_read_committed_whatever_the_default(cluster, db, conn, table, isolation):
+    """No snapshot is held while a btree is written, and no serializable transaction is in conflict with the builds."""
+    with Parked(cluster, db, "shrink-scanned:leader", 1, INPLACE, {"default_transaction_isolation": isolation}) as vacuum:
+        assert conn.execute("SELECT backend_xmin FROM pg_stat_activity WHERE pid = %s", (vacuum.pid,)).fetchone() == (None,)
+        held = "SELECT count(*) FROM pg_locks WHERE mode = 'SIReadLock' AND pid = %s"
+        assert conn.execute(held, (vacuum.pid,)).fetchone() == (0,)
+    vacuum.finish()
+    assert content(conn) == table
+    assert_sound(conn)
+
+
 def test_progress_says_who_is_waited_for(cluster, db, conn, table):
     with cluster.connect(db) as other, Parked(cluster, db, "shrink-validate:leader", 1, INPLACE) as vacuum:
         other.execute("BEGIN ISOLATION LEVEL REPEATABLE READ; SELECT 1")

@@ -634,6 +634,22 @@ def test_who_waits_for_its_end_with_a_lock_of_his_own_is_no_deadlock(cluster, db
     checks.assert_clean(conn, "t")
 
 
+def test_who_waits_for_it_is_not_waited_for(cluster, db, conn, table):
+    """A transaction that has used the table wants a lock that FULL INPLACE forbids, while that waits for its end."""
+    waits = "SELECT FROM pg_stat_activity WHERE pid = %s AND wait_event = 'CycloneOtherTransactions'"
+    with cluster.connect(db) as user:
+        user.execute("BEGIN; SELECT pg_current_xact_id(); SELECT FROM t LIMIT 1")
+        compaction = Background(cluster, db, MOVE, {"cyclone.debug_horizon_wait": 600_000})
+        wait_until(lambda: conn.execute(waits, (compaction.pid,)).fetchall(), "the wait")
+        user.execute("ALTER TABLE t ADD more int")
+        compaction.finish()
+        assert any("cannot be moved any more" in message for message in compaction.messages), compaction.messages
+        user.execute("ROLLBACK")
+    conn.execute(MOVE)
+    assert blocks(conn) < 100 and content(conn, "t") == table
+    checks.assert_clean(conn, "t")
+
+
 def test_no_safe_snapshot_is_waited_for_with_a_lock(cluster, db, conn, table):
     """A session may have set that its transactions wait for those of others before they begin. One of these may wait for the table:
     the server would not see that deadlock."""

@@ -7,7 +7,9 @@ method that is a copy of heap.
 import os
 import random
 import re
+import signal
 import subprocess
+import threading
 from pathlib import Path
 
 import psycopg
@@ -388,6 +390,25 @@ def test_other_libraries_may_use_up_the_names_of_wait_events(new_cluster, module
         conn.execute("VACUUM (FULL) t")
         checks.assert_clean(conn, "t")
     assert "too many custom wait events" not in cluster.log[log_position:]
+
+
+def test_a_process_may_ignore_the_signal_to_cancel(new_cluster, module):
+    """As background workers of other libraries do: one that comes while the lock's queue is watched is ignored, too."""
+    cluster = new_cluster(shared_preload_libraries="test_hooks,pg_cyclone")
+    with cluster.connect(TEMPLATE) as conn, cluster.connect(TEMPLATE) as session, cluster.connect(TEMPLATE) as user:
+        conn.execute("CREATE EXTENSION test_hooks; CREATE TABLE q WITH (autovacuum_enabled = off) AS SELECT generate_series(1, 20000) id; DELETE FROM q WHERE id < 19000")
+        session.execute("SELECT ignore_sigint(); SET cyclone.debug_queue_age = 600000")
+        user.execute("BEGIN; LOCK TABLE q IN ROW EXCLUSIVE MODE")
+        compaction = threading.Thread(target=session.execute, args=("VACUUM (FULL INPLACE) q",))
+        compaction.start()
+        queues = "SELECT FROM pg_stat_activity WHERE pid = %s AND wait_event = 'relation'"
+        wait_until(lambda: conn.execute(queues, (session.info.backend_pid,)).fetchall() or not compaction.is_alive(), "the queue")
+        while compaction.is_alive():
+            os.kill(session.info.backend_pid, signal.SIGINT)
+        user.execute("COMMIT")
+        conn.execute("VACUUM (FULL INPLACE) q")
+        assert conn.execute("SELECT count(*) FROM q").fetchone() == (1001,)
+        checks.assert_clean(conn, "q")
 
 
 def test_other_libraries_may_use_up_the_callbacks_at_exit(new_cluster, module):

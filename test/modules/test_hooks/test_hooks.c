@@ -7,7 +7,7 @@
  * and runs it by itself (test_hooks.run), as libraries do that distribute
  * tables; a table access method whose routines are a copy of heap's, as
  * made by libraries that change a few of them; names of wait events;
- * callbacks for the end of a process; a system call with a page locked; and
+ * callbacks for the end of a process; a signal that is ignored; a system call with a page locked; and
  * which hooks there are.
  *
  * Portions Copyright (c) 2026, the pg_cyclone developers
@@ -17,6 +17,7 @@
 #include "postgres.h"
 
 #include <fcntl.h>
+#include <signal.h>
 
 #include "access/heapam.h"
 #include "access/relation.h"
@@ -43,6 +44,7 @@ PG_FUNCTION_INFO_V1(heap_copy_handler);
 PG_FUNCTION_INFO_V1(heap_address);
 PG_FUNCTION_INFO_V1(name_wait_event);
 PG_FUNCTION_INFO_V1(use_exit_callbacks);
+PG_FUNCTION_INFO_V1(ignore_sigint);
 PG_FUNCTION_INFO_V1(drop_with_lock);
 PG_FUNCTION_INFO_V1(statement_hooks);
 
@@ -144,6 +146,14 @@ use_exit_callbacks(PG_FUNCTION_ARGS)
 static void
 do_nothing(int code, Datum arg)
 {
+}
+
+/* ignore_sigint -- as background workers of other libraries do. */
+Datum
+ignore_sigint(PG_FUNCTION_ARGS)
+{
+	pqsignal(SIGINT, SIG_IGN);
+	PG_RETURN_VOID();
 }
 
 /* drop_with_lock -- drop a file from the page cache, with the first page of a relation locked. */
