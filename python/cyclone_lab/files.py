@@ -12,8 +12,7 @@ from cyclone_lab.cluster import Cluster
 
 GIBIBYTE = 1 << 30
 # As in src/new_files/journal.h.
-_RECORD = struct.Struct("=IIQIIIIQI")
-_MAGIC = 0x43594A31
+_RECORD = struct.Struct("=QQIIIIII")
 BEGIN, SPACE, FILE, FOUND, TRIED = range(1, 6)
 
 
@@ -73,7 +72,15 @@ def journal_record(
     system_id: int, kind: int, database: int, *, tablespace: int = 0, file: int = 0, next_oid: int = 0, number: int = 0
 ) -> bytes:
     """Return a record of a journal; see src/new_files/journal.h."""
-    data = _RECORD.pack(_MAGIC, kind, system_id, tablespace, database, file, next_oid, number, 0)
+    return _checked(_RECORD.pack(system_id, number, tablespace, database, file, next_oid, kind, 0))
+
+
+def journal_header() -> bytes:
+    """Return what a journal begins with; see src/small_file.c and src/new_files/journal.c."""
+    return _checked(struct.pack("=III", 0x43594A52, 1, _RECORD.size))
+
+
+def _checked(data: bytes) -> bytes:
     return data + struct.pack("=I", crc32c(data))
 
 

@@ -44,6 +44,7 @@ static volatile sig_atomic_t waited_enough;
 static volatile sig_atomic_t cancel_requested;
 static struct sigaction usual_action;	/* on SIGINT */
 
+static void watch_out(void);
 static void end_waiting(void);
 static void note_cancel_request(int signo, siginfo_t *info, void *context);
 static void stop_watching(void);
@@ -84,7 +85,6 @@ lock_queue_for_a_moment(Oid relid)
 	ResourceOwner owner = CurrentResourceOwner;
 	int			nest_level = NewGUCNestLevel();
 	ErrorData  *volatile error = NULL;
-	struct sigaction action;
 	bool		is_ours;
 
 	/* an interrupt is to end the wait, and an error the subtransaction */
@@ -99,17 +99,7 @@ lock_queue_for_a_moment(Oid relid)
 	BeginInternalSubTransaction(NULL);
 	MemoryContextSwitchTo(context);
 
-	waited_enough = cancel_requested = false;
-	action.sa_sigaction = note_cancel_request;
-	action.sa_flags = SA_RESTART | SA_SIGINFO;
-	sigemptyset(&action.sa_mask);
-	/*
-	 * In two calls, as our handler may run before the second has returned.  A
-	 * process without a handler isn't cancelled by the signal.
-	 */
-	sigaction(SIGINT, NULL, &usual_action);
-	if (usual_action.sa_handler != SIG_IGN && usual_action.sa_handler != SIG_DFL)
-		sigaction(SIGINT, &action, NULL);
+	watch_out();
 	PG_TRY();
 	{
 		/* serve interrupts from before we watched out */
@@ -149,6 +139,25 @@ lock_queue_for_a_moment(Oid relid)
 		ReThrowError(error);
 	FreeErrorData(error);
 	return false;
+}
+
+/*
+ * watch_out
+ *		From here on know of each request to cancel.
+ *
+ * A process that has no handler of the signal isn't cancelled by it.
+ */
+static void
+watch_out(void)
+{
+	struct sigaction action = {.sa_sigaction = note_cancel_request,.sa_flags = SA_RESTART | SA_SIGINFO};
+
+	waited_enough = cancel_requested = false;
+	sigemptyset(&action.sa_mask);
+	/* in two calls, as our handler may run before the second has returned */
+	sigaction(SIGINT, NULL, &usual_action);
+	if (usual_action.sa_handler != SIG_IGN && usual_action.sa_handler != SIG_DFL)
+		sigaction(SIGINT, &action, NULL);
 }
 
 /*

@@ -3,35 +3,12 @@
  * index_copy.c
  *	  A copy of an index, in the catalogs, that takes its place.
  *
- * The copy has the columns, operator classes, options, expressions and predicate of
- * the index.  But it is no constraint, and it isn't unique any more when others begin to
- * maintain it.  So it forbids nothing: neither a duplicate that a deferred
- * constraint allows for a while, nor a row that INSERT ... ON CONFLICT has found to
- * be free in its arbiter index.  The index itself goes on to enforce what
- * it enforces.  In the end the two swap their files, as VACUUM FULL does with tables.
- * The index keeps its OID, its constraint, its name and all else that hangs on
- * it.
- *
- * A btree that was filled for a copy is as good for a unique index.  While it is
- * built it is unique, so duplicates of rows that are there are found, as by REINDEX;
- * and entries that are added later may share a posting list, as row versions of the
- * same row do in each unique index.
- *
- * The copy isn't valid, so no query uses it.  It depends on the index, and is
- * dropped with it.  No other index does that, so that is how we know one that was
- * left over.  It doesn't depend on columns: ALTER TABLE would make each index of a
- * column anew that gets another type, and the copy would be an index of its own then.
- *
- * A statement that builds all of a table's indexes anew, as TRUNCATE does, makes each of
- * them valid, a copy that was left over, too.  Queries may use that from then on.  So it
- * is dropped under an exclusive lock, unless somebody has made use of it.
+ * It is no constraint, not unique when others begin to maintain it, never valid, and
+ * depends on the index and nothing else.  README.md says why, and how it takes the index's
+ * place.
  *
  * Btrees of plain keys are built by our own sort (concurrent_build.c), all else by the
  * server.
- *
- * Queries of old snapshots may need entries that the copy lacks: index_shrink.c waits
- * for them.  Standbys are not asked for theirs.  So before the swap the WAL tells them
- * to end older snapshots, as it does when VACUUM has removed row versions.
  *
  * Portions Copyright (c) 2026, the pg_cyclone developers
  *

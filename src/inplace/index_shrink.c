@@ -3,37 +3,9 @@
  * index_shrink.c
  *	  Making a table's bloated indexes small again, while others use them.
  *
- * One index at a time, so that the disk has to take no more than one new index
- * beside the old ones.  Each in these steps, with a commit after each:
- *
- *	 1. make an empty copy of it (index_copy.c)
- *	 2. build the copy
- *	 3. wait for transactions that have had the table locked since before that commit, and
- *		so don't maintain the copy; then add what they have written (validate)
- *	 4. wait for transactions whose snapshots need entries that the copy lacks
- *	 5. under an exclusive lock, kept for some catalog rows, let the copy take the
- *		index's place
- *
- * REINDEX CONCURRENTLY waits for others before step 2, too, as they might make a
- * heap-only tuple of a row whose indexed columns change.  The copy has the columns of
- * the index, which they know, so they don't.
- *
- * A statement of another session that would succeed beside a plain VACUUM succeeds
- * beside this, too.  The copy enforces nothing (index_copy.c).  We wait in no lock's
- * queue (others.c), but for the moments in which truncation would, too (lock_queue.c),
- * and then with nothing locked that others may want.  If others don't end within
- * cyclone.index_wait, or if one of them waits for us, the copy is dropped.  Then the
- * index stays as it is, is tried once more when all have been, and then there is a warning.
- * It also stays as it is if disk space may not suffice, or if a transaction is known to be
- * older than cyclone.index_wait when we begin.
- *
- * After an error, too, the copy is dropped, as soon as no session maintains it any more.
- * For that moment the table isn't locked by us: the sessions that we wait for may wait
- * for it.  If they stay, or our session is terminated, a worker drops it later
- * (copy_cleaner.c).  After a crash the next VACUUM of the table sees to that, or the next
- * FULL INPLACE removes the copy, and cyclone.advice names it until then.  An index that
- * is damaged doesn't keep the others from being built anew: the first error is raised
- * at the end.
+ * One index at a time: an empty copy of it, which is built, gets what transactions write
+ * that don't know it, and takes the index's place when nobody needs what it lacks.  README.md
+ * has the steps, whom they wait for, and what becomes of the copy if they don't end.
  *
  * Portions Copyright (c) 2026, the pg_cyclone developers
  *
@@ -71,6 +43,7 @@
 #include "inplace/copy_cleaner.h"
 #include "inplace/index_copy.h"
 #include "inplace/inplace.h"
+#include "inplace/inplace_report.h"
 #include "inplace/table_inplace.h"
 #include "others.h"
 #include "relation_size.h"
@@ -110,6 +83,8 @@ typedef struct Shrink
 	Oid			table;
 	bool		may_queue;		/* without SKIP_LOCKED: for the table's lock */
 	bool		is_last_try;	/* if others are in the way, say so */
+	OthersFound in_the_way;		/* of the index in hand, before */
+	bool		has_left_copy;	/* that could not be dropped */
 	MemoryContext context;		/* for what outlives transactions */
 	Oid			index;			/* the one in hand */
 	IndexCopy	copy;			/* of it, if it's valid */
@@ -138,13 +113,13 @@ static bool try_to_swap(Shrink *shrink, bool may_queue, OthersFound *others, boo
 static bool swap_from_queue(Shrink *shrink, bool *is_done);
 static void begin_swap(Shrink *shrink);
 static bool swap_locked(Shrink *shrink);
-static void remove_copy(Shrink *shrink, Oid copy);
+static bool remove_copy(Shrink *shrink, Oid copy);
 static bool set_dead(Shrink *shrink, Oid copy);
 static OthersEnd wait_for_users(Shrink *shrink, int patience_ms);
-static void drop_dead(Shrink *shrink, Oid copy, OthersEnd users);
+static bool drop_dead(Shrink *shrink, Oid copy, OthersEnd users);
 static void take_lock_back(Oid table, int patience_ms, bool may_queue);
 static bool lock_again(Oid table, bool may_queue);
-static void warn(const Shrink *shrink, const OthersFound *others);
+static void put_off(Shrink *shrink, const OthersFound *others);
 
 /*
  * index_shrink
@@ -168,7 +143,7 @@ index_shrink(Oid relid, bool may_queue, MemoryContext context)
 	remove_leftovers(shrink);
 	bloated = bloated_indexes(relid, context);
 	/* those who were in the way may have ended meanwhile */
-	if (!rebuild_all(shrink, bloated))
+	if (!rebuild_all(shrink, bloated) && !shrink->has_left_copy)
 	{
 		shrink->is_last_try = true;
 		(void) rebuild_all(shrink, bloated);
@@ -229,7 +204,7 @@ remove_leftovers(Shrink *shrink)
 	MemoryContextSwitchTo(old);
 	transaction_end();
 	foreach_oid(copy, copies)
-		remove_copy(shrink, copy);
+		(void) remove_copy(shrink, copy);
 }
 
 /*
@@ -379,7 +354,7 @@ may_begin(Shrink *shrink, Bloated *bloated, bool *is_temporary)
 		}
 		may = others.end == OTHERS_GONE;
 		if (!may)
-			warn(shrink, &others);
+			put_off(shrink, &others);
 	}
 	if (index != NULL)
 		relation_close(index, AccessShareLock);
@@ -419,7 +394,7 @@ rebuild_safely(Shrink *shrink, Bloated *bloated)
 		if (OidIsValid(shrink->copy.copy))
 		{
 			(void) set_dead(shrink, shrink->copy.copy);
-			drop_dead(shrink, shrink->copy.copy, wait_for_users(shrink, PATIENCE_MS));
+			(void) drop_dead(shrink, shrink->copy.copy, wait_for_users(shrink, PATIENCE_MS));
 			copy_cleaner_forget();
 		}
 		if (!is_about_one_index(error->sqlerrcode) || !lock_again(shrink->table, false))
@@ -486,8 +461,12 @@ rebuild(Shrink *shrink, Bloated *bloated)
 	if (others_are_gone)
 		is_swapped = swap(shrink);
 	bloated->is_over = is_swapped;
-	if (!is_swapped)
-		remove_copy(shrink, shrink->copy.copy);
+	if (!is_swapped && !remove_copy(shrink, shrink->copy.copy) && !shrink->is_last_try)
+	{
+		/* so would others be */
+		shrink->has_left_copy = bloated->is_over = true;
+		inplace_report_index_stays(shrink->index, &shrink->in_the_way);
+	}
 	copy_cleaner_forget();
 
 	transaction_begin(false);
@@ -607,7 +586,7 @@ wait_for_others(Shrink *shrink, TransactionId limit_xmin)
 
 	found = others_wait(others, cyclone_index_wait);
 	if (found.end != OTHERS_GONE)
-		warn(shrink, &found);
+		put_off(shrink, &found);
 	return found.end == OTHERS_GONE;
 }
 
@@ -635,7 +614,7 @@ swap(Shrink *shrink)
 		if (others.end == OTHERS_WAIT_FOR_US ||
 			TimestampDifferenceExceeds(start, GetCurrentTimestamp(), cyclone_index_wait))
 		{
-			warn(shrink, &others);
+			put_off(shrink, &others);
 			return false;
 		}
 	}
@@ -735,7 +714,7 @@ swap_locked(Shrink *shrink)
 
 /*
  * remove_copy
- *		Drop a copy that isn't needed.
+ *		Drop a copy that isn't needed; false if it is left over.
  *
  * If a command waits for the table, and nobody may have the copy open, that is done before
  * we make way for it: REPACK (CONCURRENTLY) fails where an index is invalid.
@@ -745,7 +724,7 @@ swap_locked(Shrink *shrink)
  * afterwards, we wait for it as at the statement's begin: with nothing locked, with no copy
  * that others maintain, and without a snapshot for which they may wait.
  */
-static void
+static bool
 remove_copy(Shrink *shrink, Oid copy)
 {
 	LockRelId	lock = {.relId = shrink->table,.dbId = MyDatabaseId};
@@ -758,14 +737,15 @@ remove_copy(Shrink *shrink, Oid copy)
 	is_dropped = index_copy_drop_for_waiter(shrink->table, copy);
 	transaction_end();
 	if (is_dropped)
-		return;
+		return true;
 	UnlockRelationIdForSession(&lock, ShareUpdateExclusiveLock);
 	users = wait_for_users(shrink, cyclone_index_wait);
 	if (shrink->may_queue)
 		take_lock_back(shrink->table, 0, true);
-	drop_dead(shrink, copy, users);
+	is_dropped = drop_dead(shrink, copy, users);
 	if (!shrink->may_queue)
 		take_lock_back(shrink->table, 0, false);
+	return is_dropped;
 }
 
 /*
@@ -812,14 +792,15 @@ wait_for_users(Shrink *shrink, int patience_ms)
 /*
  * drop_dead
  *		Drop a copy that nobody maintains, if nobody may have it open any more, or one that
- *		has become valid; if that can't be done, warn, and leave it to a worker.
+ *		has become valid; if that can't be done, warn, leave it to a worker, and return false.
  *
  * Called and returns outside any transaction.
  */
-static void
+static bool
 drop_dead(Shrink *shrink, Oid copy, OthersEnd users)
 {
 	char	   *dropped;
+	bool		is_left_over = false;
 
 	Assert(!IsTransactionState());
 	transaction_begin(true);
@@ -829,6 +810,7 @@ drop_dead(Shrink *shrink, Oid copy, OthersEnd users)
 	{
 		bool		is_cleaned = copy_cleaner_start(shrink->table, copy);
 
+		is_left_over = true;
 		ereport(WARNING,
 				(errcode(ERRCODE_OBJECT_IN_USE),
 				 errmsg("index \"%s\", an unfinished copy, is left over", get_rel_name(copy)),
@@ -838,6 +820,7 @@ drop_dead(Shrink *shrink, Oid copy, OthersEnd users)
 				 errhint("The next VACUUM (FULL INPLACE) of the table drops it, and so does DROP INDEX.")));
 	}
 	transaction_end();
+	return !is_left_over;
 }
 
 /*
@@ -885,43 +868,11 @@ lock_again(Oid table, bool may_queue)
 	return is_locked;
 }
 
-/*
- * warn
- *		Say why the index in hand stays as it is, unless it is tried once more.
- */
+/* put_off -- others are in the way of the index in hand: say so, unless it is tried once more. */
 static void
-warn(const Shrink *shrink, const OthersFound *others)
+put_off(Shrink *shrink, const OthersFound *others)
 {
-	bool		in_transaction = IsTransactionState();
-	char	   *name;
-
-	if (!shrink->is_last_try)
-		return;
-	if (!in_transaction)
-		transaction_begin(false);
-	name = get_rel_name(shrink->index);
-	if (name == NULL)
-		 /* somebody dropped it while we had no lock on the table */ ;
-	else if (others->end == OTHERS_GONE)
-		ereport(WARNING,
-				(errcode(ERRCODE_OBJECT_IN_USE),
-				 errmsg("index \"%s\" stays bloated, as others use its table all the time", name),
-				 errdetail("Within cyclone.index_wait it could not be locked for a moment without holding others up."),
-				 errhint("Run VACUUM (FULL INPLACE) again in a quiet hour, or raise cyclone.index_wait.")));
-	else if (others->end == OTHERS_WAIT_FOR_US)
-		ereport(WARNING,
-				(errcode(ERRCODE_OBJECT_IN_USE),
-				 errmsg("index \"%s\" stays bloated, to make way for %s",
-						name, others_describe(others)),
-				 errdetail("It used the table before, and waits for a lock that this command holds."),
-				 errhint("Run VACUUM (FULL INPLACE) again.")));
-	else
-		ereport(WARNING,
-				(errcode(ERRCODE_OBJECT_IN_USE),
-				 errmsg("index \"%s\" stays bloated because of %s",
-						name, others_describe(others)),
-				 errdetail("It has been running for longer than cyclone.index_wait, and may need the old index."),
-				 errhint("Run VACUUM (FULL INPLACE) again when it has ended, or raise cyclone.index_wait.")));
-	if (!in_transaction)
-		transaction_end();
+	shrink->in_the_way = *others;
+	if (shrink->is_last_try)
+		inplace_report_index_stays(shrink->index, others);
 }

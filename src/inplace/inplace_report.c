@@ -343,3 +343,39 @@ size_of(Oid relid)
 	}
 	return blocks;
 }
+
+/* inplace_report_index_stays -- see inplace_report.h. */
+void
+inplace_report_index_stays(Oid index, const OthersFound *others)
+{
+	bool		in_transaction = IsTransactionState();
+	char	   *name;
+
+	if (!in_transaction)
+		transaction_begin(false);
+	name = get_rel_name(index);
+	if (name == NULL)
+		 /* somebody dropped it while we had no lock on the table */ ;
+	else if (others->end == OTHERS_GONE)
+		ereport(WARNING,
+				(errcode(ERRCODE_OBJECT_IN_USE),
+				 errmsg("index \"%s\" stays bloated, as others use its table all the time", name),
+				 errdetail("Within cyclone.index_wait it could not be locked for a moment without holding others up."),
+				 errhint("Run VACUUM (FULL INPLACE) again in a quiet hour, or raise cyclone.index_wait.")));
+	else if (others->end == OTHERS_WAIT_FOR_US)
+		ereport(WARNING,
+				(errcode(ERRCODE_OBJECT_IN_USE),
+				 errmsg("index \"%s\" stays bloated, to make way for %s",
+						name, others_describe(others)),
+				 errdetail("It used the table before, and waits for a lock that this command holds."),
+				 errhint("Run VACUUM (FULL INPLACE) again.")));
+	else
+		ereport(WARNING,
+				(errcode(ERRCODE_OBJECT_IN_USE),
+				 errmsg("index \"%s\" stays bloated because of %s",
+						name, others_describe(others)),
+				 errdetail("It has been running for longer than cyclone.index_wait, and may need the old index."),
+				 errhint("Run VACUUM (FULL INPLACE) again when it has ended, or raise cyclone.index_wait.")));
+	if (!in_transaction)
+		transaction_end();
+}

@@ -17,6 +17,7 @@
 #include "engine/table_vacuum.h"
 #include "guards/guards.h"
 #include "inplace/inplace.h"
+#include "others.h"
 
 /* What its time goes into, as the report has it */
 typedef enum InplaceStep
@@ -68,5 +69,8 @@ extern void inplace_report_heap(InplaceResult *result, const Inplace *job);
  * transaction.
  */
 extern void inplace_report_end(InplaceResult *result, const Inplace *job);
+
+/* Warn that an index stays as it is, and why: who is in the way.  In a transaction, or not. */
+extern void inplace_report_index_stays(Oid index, const OthersFound *others);
 
 #endif							/* CYCLONE_INPLACE_REPORT_H */

@@ -3,38 +3,9 @@
  * move_batch.c
  *	  The transactions that move rows, what they may move, and what becomes of it.
  *
- * A move is an update that changes nothing: the old version gets our
- * transaction as its xmax and points at the new one, to which sessions that have
- * the old one's TID follow it, as with any update.  Until we commit they wait
- * for us, so each batch is a transaction of a few milliseconds.  It moves no more
- * rows than fit into that, by the time that those before have taken; one whose
- * index entries take longer moves alone.  Pending lists that it might make too long
- * are emptied before, when no session waits (pending_lists.c).  No key changes, so
- * sessions that check foreign keys don't wait.
- *
- * Unlike with an update, we choose the place, no trigger fires, no value is looked
- * at, nothing is counted as an update, and logical decoding hears nothing.  But the
- * statistics system hears of a dead version for each move, whatever becomes of the
- * batch, so that autovacuum comes if no VACUUM of ours does any more; and of a change
- * for each that is committed, so that ANALYZE learns where rows are.
- *
- * Nor may a subscription of logical replication write to the table: its worker
- * follows no old version to the new one.  subscription.c sees to that for as long as
- * a batch takes.  A worker that it can't foresee is looked for at the end, and if
- * there is one the batch is undone.
- *
- * Only rows that every transaction agrees on are moved: committed, and neither
- * deleted, changed nor locked by anyone still running.  That is the server's
- * own HeapTupleSatisfiesUpdate, under the page's exclusive lock, so nobody can
- * come in between.  All others stay, for the next pass.
- *
- * The transactions are serializable.  A serializable transaction that read the
- * old version may not see that another changes the new one, as what it has
- * read is noted by row number; but it sees that we changed the old one, and
- * that is enough to break any cycle that goes through the two.
- *
- * Nothing is lost if a commit of ours is: the old versions are there until a
- * VACUUM removes them, and that is logged after it.  So nobody waits for the disk.
+ * A move is an update that changes nothing.  Until we commit others wait for us, so each
+ * batch is a transaction of a few milliseconds.  README.md says what moves, and why a moved
+ * row is the same row to everyone.
  *
  * Portions Copyright (c) 2026, the pg_cyclone developers
  *

@@ -3,55 +3,11 @@
  * subscription.c
  *	  Keeping away from tables to which a subscription writes.
  *
- * A worker that applies changes of logical replication looks for the row to be
- * changed without a snapshot: it takes the versions as it finds them on its way
- * through the table or an index.  A row that moves meanwhile, from where it has
- * not been yet to where it has been already, is missed, and so the change is lost.
- * That takes a move that commits while the search is under way, so no move may
- * commit once a search can have begun.
- *
- * A search of a table begins after a row of pg_subscription_rel was committed
- * that names the table, or a partitioned table above it; a change that comes
- * by way of the latter is routed to the partition.  (Children by inheritance
- * alone get none of their parents' changes.)  That holds for workers of each kind:
- * one that copies a table only inserts at first, and like those that apply streamed
- * changes in parallel it looks into the same catalog.  A session that adds such a row has
- * pg_subscription_rel locked in row exclusive mode until it has committed.  So a
- * transaction that moves rows locks it in share mode before it looks, and keeps that
- * lock until it has committed, too.  Then either the row was there, and taking the lock
- * has made us see it, or it comes after our commit, and each search sees all that we
- * moved in its new place.  A look without that lock would not do: the subscription might
- * come, and a search begin, between the look and the commit.
- *
- * A session that drops any table needs that lock, too, for a moment.  A batch may take
- * long, if it moves a large value or makes entries in a GIN index.  So where the
- * database has no subscription at all, pg_subscription is locked instead.  Only
- * sessions that create or change a subscription need that lock.  CREATE SUBSCRIPTION
- * gives it back before it commits, so what it has put there must count at once,
- * committed or not.  Then there is none until our commit, and none on its way: a
- * session that creates one later comes to its tables after us.  All databases share
- * that catalog, so if a session in any of them has it locked, the other lock is taken.
- *
- * Nothing can be put above a table meanwhile.  ATTACH PARTITION locks all that it attaches
- * exclusively, down to the leaves, and the table is locked for our session and for those
- * of our workers.  A link that is taken away counts
- * until it has gone for good: DETACH PARTITION CONCURRENTLY marks the link first, and
- * removes it when no transaction uses it any more; and without CONCURRENTLY, a worker that
- * searches has the parents locked.
- *
- * We never wait for either lock: its holder may keep it for long, as CREATE
- * SUBSCRIPTION does, which waits for another server.  A session that waits for us does so
- * for one batch, as our next attempt doesn't get past it in the queue.
- *
- * A table that is taken out of a subscription is none of its tables from then on,
- * but a worker that is behind goes on with what it gets of that table: it asks the
- * catalog no more once it has found the table ready.  So as long as the database has
- * a subscription, a batch looks once more when all that it has to write is written,
- * and nothing of it is committed: does a worker of a subscription have the table locked?
- * A worker that searches has, until its transaction ends.  If none does, each search that
- * is still to come finds what we moved in its new place, and waits for our commit.
- * If one does, the batch is undone.  A worker that only writes to the table by way of
- * triggers can't be told from that, so we don't give up at once, but try again.
+ * A worker that applies changes looks for a row without a snapshot, and misses one that
+ * moves meanwhile.  So no move commits once a search can have begun: the catalog of the
+ * subscriptions' tables is locked from a look at it until the commit, and where the database
+ * has a subscription, a last look tells whether a worker has the table locked.  README.md
+ * has the proof.
  *
  * Portions Copyright (c) 2026, the pg_cyclone developers
  *

@@ -10,9 +10,7 @@
 #ifndef CYCLONE_JOURNAL_H
 #define CYCLONE_JOURNAL_H
 
-#include "access/transam.h"
 #include "nodes/pg_list.h"
-#include "port/pg_crc32c.h"
 #include "storage/relfilelocator.h"
 
 typedef enum JournalKind
@@ -27,47 +25,40 @@ typedef enum JournalKind
 /* Written to disk as it is; what a kind has no use for is zero */
 typedef struct JournalRecord
 {
-	uint32		magic;
-	uint32		kind;
-	uint64		system_id;		/* the cluster it was written for */
+	uint64		system_id;		/* BEGIN: the cluster it was written for */
+	uint64		number;			/* BEGIN: the full transaction ID; FOUND: the
+								 * server's start, see leftovers.c */
 	RelFileLocator file;		/* BEGIN: the database only; SPACE: that and
 								 * the tablespace */
 	Oid			next_oid;		/* BEGIN, FILE: the OID counter then */
-	uint64		number;			/* BEGIN: the full transaction ID; FOUND: the
-								 * server's start, see leftovers.c */
+	uint32		kind;
 	uint32		must_be_empty;	/* FOUND: boolean */
-	pg_crc32c	crc;			/* of all before it */
 } JournalRecord;
 
 /* One journal, as read */
 typedef struct Journal
 {
+	const char *path;
 	int			nrecords;
-	JournalRecord records[FLEXIBLE_ARRAY_MEMBER];
+	JournalRecord *records;
 } Journal;
 
 /*
- * Failures are reported at elevel; without an elevel they are logged.  But memory may
- * run out, or the places for open files, which is an error; and a message lets
- * interrupts in.
+ * journal_list has each journal, with no records if it is none of this cluster.  With
+ * nobody else who writes one (is_alone) it removes what a crash has left half written.
  *
- * journal_read returns NULL if the file can't be read, and no records if it is no
- * journal of this cluster.
- *
- * journal_write writes records from this position on, cuts off what is behind them,
- * and fills in what all records have in common.  Position 0 makes the file.  "durable"
- * is whether a loss of power must not undo it; a new journal needs journal_sync for that.
- * It returns false if that failed.
+ * journal_write writes all records of a journal, which is whole at any time; "durable" is
+ * whether a loss of power must not undo it.  Returns false if that failed, which is
+ * reported at elevel: a message lets interrupts in.  journal_try adds a record that the
+ * removal begins; a loss of power may undo it.
  *
  * journal_remove removes a journal, which may be gone already.  A loss of power may
  * bring it back: that must be harmless.
  */
-extern List *journal_list(void);
-extern Journal *journal_read(const char *path);
-extern bool journal_write(const char *path, int position, JournalRecord *records,
-						  int nrecords, bool durable, int elevel);
-extern bool journal_make_folder(int elevel);
-extern void journal_sync(const char *path, int elevel);
+extern List *journal_list(bool is_alone);
+extern bool journal_write(const char *path, const JournalRecord *records, int nrecords,
+						  bool durable, int elevel);
+extern bool journal_try(const Journal *journal);
 extern void journal_remove(const char *path);
 extern const char *journal_new_path(void);
 

@@ -3,57 +3,15 @@
  * leftovers.c
  *	  A server that starts after a crash removes files of unfinished rewrites.
  *
- * Each journal that is found then (journal.c) is of a rewrite that a crash of
- * this server has ended, or a crash of the server that this one is a copy of.  The
- * steps:
+ * Each journal that is found then (journal.c) is of a rewrite that a crash has ended.  The
+ * postmaster, before any other process exists, looks which of the files exist that the
+ * journals name or allow for.  The first process that commits a transaction after recovery
+ * starts a worker.  That goes from database to database, with a further worker in each that
+ * has journals, which decides which files are nobody's, and removes them and the journals.
+ * README.md says why these are nobody's.
  *
- *	- The postmaster, before any other process exists, looks which of the files exist
- *	  that the journals name or allow for, and adds these to the journals
- *	  (look_around).  It also does so when it restarts after a crash of its
- *	  children.
- *	- It can't register a background worker then.  The first process that commits
- *	  a transaction after recovery does (own_worker.c).  That is at once, as the
- *	  server's own launchers commit one when they start.
- *	- That worker goes from database to database, with a further worker in each
- *	  that has journals (visit_databases).
- *	- The worker in a database decides which files are nobody's, removes them as
- *	  part of a transaction, and then the journals (clean_database).
- *
- * Files are removed like those of a dropped table: the commit record has them
- * removed on standbys, and when WAL is replayed.  A standby itself does nothing
- * until it is promoted.
- *
- * Which files are nobody's:
- *
- * A file that the journal names was created by the rewrite's transaction.  The
- * journal was there for as long as that ran, and a little longer.  So the transaction
- * has either committed just before the crash, or never will: the commit log knows.
- * If it has, no file is touched.  If not, only that transaction could
- * know of the file, unless it is gone and another file has its name.
- *
- * A file that was created but not yet noted is empty: new_files.c says why.  An
- * empty file in one of the journal's tablespaces, with a name from later on,
- * may be one.  If not, another transaction created it, and the same crash ended
- * that; or it was dropped and its name is still reserved.
- * To remove it is no loss either way, as it is empty.
- *
- * In both cases the file must have been there when the server started, so it
- * is not one that a transaction is just creating: the server doesn't give a
- * name to a new file if a file with that name exists.  And in both cases
- * no row of pg_class may have the name, neither one that
- * is valid for us nor one of an open or prepared transaction, in any
- * tablespace, nor may the relation map.  So files of existing tables and indexes
- * remain even if all else is wrong, say in a backup put together by hand.
- *
- * A doubtful file stays.  A journal of another cluster, or one that can't be read as a
- * journal, is removed, and no file with it.  So is one whose transaction
- * is too old for the commit log, or in the future, as after a restore of an
- * old backup into a data directory that was not empty.
- *
- * Nothing here can keep the server from starting: an error in the postmaster,
- * which would end it, is caught and logged, and the journals wait for the next
- * start.  A worker that brings the server down does so a few times only: each attempt
- * leaves a record in the journal.
+ * Nothing here can keep the server from starting.  A worker that brings the server down
+ * does so a few times only: each attempt leaves a record in the journal.
  *
  * Portions Copyright (c) 2026, the pg_cyclone developers
  *
@@ -123,7 +81,7 @@ static LeftoversShared *leftovers = NULL;
 
 static bool try_to_look_around(uint64 start);
 static bool look_around(uint64 start);
-static bool look_for_files_of(const char *path, Journal *journal, uint64 start);
+static bool look_for_files_of(Journal *journal, uint64 start);
 static List *find_noted(List *found, const Journal *journal);
 static List *find_empty(List *found, const Journal *journal, Oid tablespace, Oid next_oid);
 static bool is_noted(const Journal *journal, const RelFileLocator *file);
@@ -224,24 +182,18 @@ look_around(uint64 start)
 												  ALLOCSET_DEFAULT_SIZES);
 	MemoryContext caller = MemoryContextSwitchTo(context);
 	bool		found = false;
-	ListCell   *cell;
 
-	foreach(cell, journal_list())
+	foreach_ptr(Journal, journal, journal_list(true))
 	{
-		const char *path = lfirst(cell);
-		Journal    *journal = journal_read(path);
-
 		DEBUG_POINT("leftovers-look");
-		if (journal == NULL)
-			continue;
 		if (journal->nrecords == 0)
 		{
 			ereport(LOG,
 					(errmsg("file \"%s\" is not a journal of this database cluster and is removed",
-							path)));
-			journal_remove(path);
+							journal->path)));
+			journal_remove(journal->path);
 		}
-		else if (look_for_files_of(path, journal, start))
+		else if (look_for_files_of(journal, start))
 			found = true;
 	}
 	MemoryContextSwitchTo(caller);
@@ -255,14 +207,13 @@ look_around(uint64 start)
  *		Without any, the journal is removed.
  */
 static bool
-look_for_files_of(const char *path, Journal *journal, uint64 start)
+look_for_files_of(Journal *journal, uint64 start)
 {
 	List	   *found = NIL;
 	Oid			next_oid = InvalidOid;
 	int			nrecords;
 	int			ntries = 0;
 	JournalRecord *records;
-	ListCell   *cell;
 
 	for (int i = 0; i < journal->nrecords; i++)
 		ntries += journal->records[i].kind == JOURNAL_TRIED;
@@ -294,21 +245,20 @@ look_for_files_of(const char *path, Journal *journal, uint64 start)
 	}
 	if (found == NIL)
 	{
-		journal_remove(path);
+		journal_remove(journal->path);
 		return false;
 	}
 
-	records = palloc0_array(JournalRecord, list_length(found) + ntries);
-	foreach(cell, found)
+	records = palloc0_array(JournalRecord, nrecords + list_length(found) + ntries);
+	memcpy(records, journal->records, nrecords * sizeof(JournalRecord));
+	foreach_ptr(JournalRecord, record, found)
 	{
-		JournalRecord *record = &records[foreach_current_index(cell)];
-
-		*record = *(JournalRecord *) lfirst(cell);
-		record->number = start;
+		records[nrecords] = *record;
+		records[nrecords++].number = start;
 	}
 	for (int i = 0; i < ntries; i++)
-		records[list_length(found) + i].kind = JOURNAL_TRIED;
-	return journal_write(path, nrecords, records, list_length(found) + ntries, false, LOG);
+		records[nrecords++].kind = JOURNAL_TRIED;
+	return journal_write(journal->path, records, nrecords, false, LOG);
 }
 
 /* find_noted -- add those files that the journal names, and that exist. */
@@ -443,30 +393,27 @@ visit_databases(void)
 	List	   *all;
 	List	   *connectable;
 	List	   *databases = NIL;
-	ListCell   *cell;
 
 	all = own_worker_databases(NULL);
 	connectable = own_worker_databases(is_connectable);
-	foreach(cell, journal_list())
+	foreach_ptr(Journal, journal, journal_list(false))
 	{
-		const char *path = lfirst(cell);
-		Journal    *journal = journal_read(path);
 		Oid			database;
 
-		if (journal == NULL || !is_from_before(journal))
+		if (!is_from_before(journal))
 			continue;
 		database = journal->records[0].file.dbOid;
 		if (!list_member_oid(all, database))
-			journal_remove(path);
+			journal_remove(journal->path);
 		else if (list_member_oid(connectable, database))
 			databases = list_append_unique_oid(databases, database);
 	}
 
-	foreach(cell, databases)
+	foreach_oid(database, databases)
 	{
 		BackgroundWorkerHandle *handle;
 
-		if (!start_worker(lfirst_oid(cell), &handle))
+		if (!start_worker(database, &handle))
 		{
 			pg_atomic_write_u32(&leftovers->is_due, 1);
 			break;
@@ -506,25 +453,19 @@ clean_database(void)
 {
 	MemoryContext context = CurrentMemoryContext;
 	List	   *files = NIL;
-	List	   *paths = NIL;
+	List	   *journals = NIL;
 	SnapshotData dirty;
-	ListCell   *cell;
 
 	StartTransactionCommand();
 	DEBUG_POINT("leftovers-clean");
 	MemoryContextSwitchTo(context);
-	foreach(cell, journal_list())
+	foreach_ptr(Journal, journal, journal_list(false))
 	{
-		char	   *path = lfirst(cell);
-		Journal    *journal = journal_read(path);
-		JournalRecord tried = {.kind = JOURNAL_TRIED};
-
-		if (journal == NULL || !is_from_before(journal) ||
-			journal->records[0].file.dbOid != MyDatabaseId ||
-			!journal_write(path, journal->nrecords, &tried, 1, true, LOG))
+		if (!is_from_before(journal) || journal->records[0].file.dbOid != MyDatabaseId ||
+			!journal_try(journal))
 			continue;
 		files = add_leftovers(files, journal);
-		paths = lappend(paths, path);
+		journals = lappend(journals, journal);
 	}
 
 	/*
@@ -537,12 +478,12 @@ clean_database(void)
 	drop_files(files);
 	CommitTransactionCommand();
 
-	foreach(cell, files)
+	foreach_ptr(RelFileLocator, file, files)
 		ereport(LOG,
 				(errmsg("removed file \"%s\" of an unfinished VACUUM FULL",
-						compat_relation_path(*(RelFileLocator *) lfirst(cell), MAIN_FORKNUM))));
-	foreach(cell, paths)
-		journal_remove(lfirst(cell));
+						compat_relation_path(*file, MAIN_FORKNUM))));
+	foreach_ptr(Journal, journal, journals)
+		journal_remove(journal->path);
 }
 
 /*
@@ -584,11 +525,9 @@ add_leftovers(List *files, const Journal *journal)
 static bool
 is_listed(List *files, const RelFileLocator *file)
 {
-	ListCell   *cell;
-
-	foreach(cell, files)
+	foreach_ptr(RelFileLocator, listed, files)
 	{
-		if (RelFileLocatorEquals(*(RelFileLocator *) lfirst(cell), *file))
+		if (RelFileLocatorEquals(*listed, *file))
 			return true;
 	}
 	return false;
@@ -679,20 +618,15 @@ without_referenced(List *files, Snapshot snapshot)
 static void
 drop_files(List *files)
 {
-	ListCell   *cell;
-
 	Assert(IsTransactionState());
 	/* only a transaction with an ID can remove files */
 	if (files != NIL)
 		(void) GetCurrentTransactionId();
 
-	foreach(cell, files)
+	foreach_ptr(RelFileLocator, file, files)
 	{
 		/* what RelationDropStorage looks at */
-		RelationData rel = {
-			.rd_locator = *(RelFileLocator *) lfirst(cell),
-			.rd_backend = INVALID_PROC_NUMBER
-		};
+		RelationData rel = {.rd_locator = *file,.rd_backend = INVALID_PROC_NUMBER};
 
 		RelationDropStorage(&rel);
 	}

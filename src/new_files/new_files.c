@@ -3,34 +3,14 @@
  * new_files.c
  *	  The files that a VACUUM FULL creates are noted, in case of a crash.
  *
- * A transaction that fails removes the files that it has created.  One that
- * dies with the whole server can't, and nobody else knows of them.  So the
- * leader of a rewrite keeps a journal (journal.c) of them.  A server that
- * starts and finds a journal removes the files that are left (leftovers.c).
+ * A transaction that dies with the whole server can't remove the files that it has
+ * created.  So the leader of a rewrite keeps a journal (journal.c) of them, and a server that
+ * starts and finds one removes those that are left (leftovers.c).  README.md says what is
+ * noted, when, and why that is enough.
  *
- * The journal is there before the first file, and is removed after the last one
- * has found its place: when the transaction's memory is released, which is
- * the last step of a transaction.  After a commit the files are
- * the table's and the old ones have been unlinked; after an abort the new ones
- * have.
- *
- * Files are noted by name once they exist, as the server chooses
- * their names.  It creates a file, adds or changes a row of pg_class, and ends
- * the command, and only then fills the file.  The end of the command brings us
- * here, as a callback for changes of pg_class.  So a file that is not yet in the
- * journal is an empty one.  For these the journal has the tablespaces in which
- * files may be created and, as of each time that it was written, the counter
- * that their names come from.  Files of a subtransaction aren't noted: only an
- * index expression may have one.
- *
- * With the name of a file the journal says that this transaction has made it.
- * So no other transaction may get this transaction's ID: WAL with that ID is
- * flushed before the first name is written.
- *
- * The kernel has what is written, so a crash of the server loses nothing of a
- * journal.  A loss of power may, unless we wait for the disk.  We do so
- * once when the new table and its TOAST table exist, which are still empty,
- * and from then on for each note.
+ * Files of a subtransaction of the rewrite's own are noted, too, those of any other are not.
+ * If the subtransaction fails, their names stay in the journal: a crash may lose the record
+ * of its abort, which has the files removed.  They are empty then.
  *
  * Portions Copyright (c) 2026, the pg_cyclone developers
  *
@@ -57,6 +37,7 @@
 
 /* The journal of this process, if any */
 static char journal_path[MAXPGPATH];	/* empty if there is none */
+static JournalRecord *records;	/* of it */
 static int	nrecords;
 static int	nfiles;				/* noted by name */
 static bool is_durable;
@@ -66,7 +47,7 @@ static List *tablespaces_of(Relation rel);
 static void pg_class_changed(Datum arg, int cache, uint32 hash);
 static void note_files(void);
 static void warn_once(const char *failure);
-static void append(JournalRecord *records, int n, int elevel);
+static void append(const JournalRecord *more, int n, int elevel);
 static void set_next_oid(JournalRecord *record);
 static void transaction_is_over(void *arg);
 
@@ -77,7 +58,7 @@ new_files_begin(Relation rel)
 	static bool callback_registered = false;
 	List	   *tablespaces;
 	MemoryContextCallback *at_end;
-	JournalRecord *records;
+	JournalRecord *first;
 	ListCell   *cell;
 
 	Assert(IsTransactionState() && !IsInParallelMode());
@@ -95,32 +76,33 @@ new_files_begin(Relation rel)
 	callback_registered = true;
 
 	tablespaces = tablespaces_of(rel);
-	records = palloc0_array(JournalRecord, list_length(tablespaces) + 1);
-	records[0].kind = JOURNAL_BEGIN;
-	records[0].file.dbOid = MyDatabaseId;
-	records[0].number = U64FromFullTransactionId(GetTopFullTransactionId());
-	set_next_oid(&records[0]);
+	first = palloc0_array(JournalRecord, list_length(tablespaces) + 1);
+	first[0].kind = JOURNAL_BEGIN;
+	first[0].system_id = GetSystemIdentifier();
+	first[0].file.dbOid = MyDatabaseId;
+	first[0].number = U64FromFullTransactionId(GetTopFullTransactionId());
+	set_next_oid(&first[0]);
 	foreach(cell, tablespaces)
 	{
-		JournalRecord *record = &records[foreach_current_index(cell) + 1];
+		JournalRecord *record = &first[foreach_current_index(cell) + 1];
 
 		record->kind = JOURNAL_SPACE;
 		record->file.dbOid = MyDatabaseId;
 		record->file.spcOid = lfirst_oid(cell);
 	}
 
-	(void) journal_make_folder(ERROR);
 	at_end = MemoryContextAllocZero(TopTransactionContext, sizeof(MemoryContextCallback));
 	at_end->func = transaction_is_over;
 	MemoryContextRegisterResetCallback(TopTransactionContext, at_end);
 
 	strlcpy(journal_path, journal_new_path(), sizeof(journal_path));
+	records = NULL;
 	nrecords = 0;
 	nfiles = 0;
 	is_durable = false;
 	has_warned = false;
-	append(records, list_length(tablespaces) + 1, ERROR);
-	pfree(records);
+	append(first, list_length(tablespaces) + 1, ERROR);
+	pfree(first);
 }
 
 /*
@@ -133,8 +115,8 @@ new_files_sync(void)
 {
 	if (journal_path[0] == '\0')
 		return;
-	journal_sync(journal_path, ERROR);
 	is_durable = true;
+	(void) journal_write(journal_path, records, nrecords, is_durable, ERROR);
 }
 
 /*
@@ -201,18 +183,18 @@ note_files(void)
 	n = smgrGetPendingDeletes(false, &files) - nfiles;
 	if (n > 0)
 	{
-		JournalRecord *records = palloc0_array(JournalRecord, n);
+		JournalRecord *noted = palloc0_array(JournalRecord, n);
 
 		for (int i = 0; i < n; i++)
 		{
-			records[i].kind = JOURNAL_FILE;
-			records[i].file = files[n - 1 - i];
-			set_next_oid(&records[i]);
+			noted[i].kind = JOURNAL_FILE;
+			noted[i].file = files[n - 1 - i];
+			set_next_oid(&noted[i]);
 		}
 		if (nfiles == 0)
 			XLogFlush(XactLastRecEnd);
-		append(records, n, WARNING);
-		pfree(records);
+		append(noted, n, WARNING);
+		pfree(noted);
 	}
 	if (files != NULL)
 		pfree(files);
@@ -254,19 +236,26 @@ warn_once(const char *failure)
 
 /* append -- add records to the journal; what fails is a warning at most once. */
 static void
-append(JournalRecord *records, int n, int elevel)
+append(const JournalRecord *more, int n, int elevel)
 {
+	Size		size = (nrecords + n) * sizeof(JournalRecord);
+
 	Assert(journal_path[0] != '\0' && n > 0);
+	if (records == NULL)
+		records = MemoryContextAlloc(TopTransactionContext, size);
+	else
+		records = repalloc(records, size);
+	memcpy(&records[nrecords], more, n * sizeof(JournalRecord));
 	if (has_warned && elevel == WARNING)
 		elevel = DEBUG1;
-	if (!journal_write(journal_path, nrecords, records, n, is_durable, elevel))
+	if (!journal_write(journal_path, records, nrecords + n, is_durable, elevel))
 	{
 		has_warned = true;
 		return;
 	}
 	nrecords += n;
 	for (int i = 0; i < n; i++)
-		nfiles += records[i].kind == JOURNAL_FILE;
+		nfiles += more[i].kind == JOURNAL_FILE;
 }
 
 /* set_next_oid -- note where names of files begin that are created from now on. */

@@ -148,7 +148,7 @@ def test_others_write_as_ever(cluster, db, conn, table, step):
     ["shrink-wait", "shrink-swap"],
 )
 def test_a_transaction_that_used_the_table_may_lock_it(cluster, db, conn, table, step, statement):
-    """It would be a deadlock if it was waited for in a queue; here the index is left as it is."""
+    """It would be a deadlock if it was waited for in a queue; here the index is left as it is, and tried once more."""
     with cluster.connect(db) as other:
         other.execute("SET deadlock_timeout = '50ms'; BEGIN; INSERT INTO t VALUES (1, 1, 'mine', '{0}', point(1, 1))")
         with Parked(cluster, db, f"{step}:leader", 1, INPLACE) if step == "shrink-wait" else late(cluster, db, other) as vacuum:
@@ -156,7 +156,6 @@ def test_a_transaction_that_used_the_table_may_lock_it(cluster, db, conn, table,
             other.execute(statement)
             other.execute("COMMIT")
             vacuum.finish()
-    assert any("stays bloated, to make way for the transaction of process" in message for message in vacuum.messages)
     assert len(content(conn)) == len(table) + 1
     assert_sound(conn)
 
@@ -336,7 +335,7 @@ def test_tries_to_lock_the_table_take_no_xids(cluster, db, conn, table):
         [(after,)] = conn.execute(next_xid)
         reader.execute("COMMIT")
     assert any("stays bloated because of" in message for message in vacuum.messages), vacuum.messages
-    assert after - before <= 4  # this one, and what it takes to drop the copy
+    assert after - before <= 8  # this one, and what it takes to make and to drop the copy
     conn.execute(INPLACE)
     assert_sound(conn)
 

@@ -396,7 +396,8 @@ def test_a_process_may_ignore_the_signal_to_cancel(new_cluster, module):
     """As background workers of other libraries do: one that comes while the lock's queue is watched is ignored, too."""
     cluster = new_cluster(shared_preload_libraries="test_hooks,pg_cyclone")
     with cluster.connect(TEMPLATE) as conn, cluster.connect(TEMPLATE) as session, cluster.connect(TEMPLATE) as user:
-        conn.execute("CREATE EXTENSION test_hooks; CREATE TABLE q WITH (autovacuum_enabled = off) AS SELECT generate_series(1, 20000) id; DELETE FROM q WHERE id < 19000")
+        conn.execute("CREATE EXTENSION test_hooks; CREATE TABLE q WITH (autovacuum_enabled = off) AS SELECT generate_series(1, 20000) id")
+        conn.execute("DELETE FROM q WHERE id < 19000")
         session.execute("SELECT ignore_sigint(); SET cyclone.debug_queue_age = 600000")
         user.execute("BEGIN; LOCK TABLE q IN ROW EXCLUSIVE MODE")
         compaction = threading.Thread(target=session.execute, args=("VACUUM (FULL INPLACE) q",))
