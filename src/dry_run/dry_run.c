@@ -25,6 +25,7 @@
 #include "access/xlog.h"
 #include "commands/dbcommands.h"
 #include "miscadmin.h"
+#include "storage/lmgr.h"
 #include "utils/lsyscache.h"
 
 #include "autovacuum/table_log.h"

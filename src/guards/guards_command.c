@@ -79,7 +79,9 @@ guards_begin_command(void (*while_held) (void))
 		pg_atomic_write_u32(&vacuum->disk_stops, DISK_NONE);
 		pg_atomic_write_u64(&vacuum->next_disk_look, 0);
 	}
-	pg_atomic_write_u64(&vacuum->disk_stop_start, 0);
+	/* an autovacuum worker waits once for all tables, or it would do nothing else */
+	if (!has_begun || !vacuum->is_autovacuum)
+		pg_atomic_write_u64(&vacuum->disk_stop_start, 0);
 	has_begun = true;
 	guards_join(MyProcNumber);
 	set_limits(cyclone_max_wal_rate, cyclone_max_replica_lag, cyclone_min_free_disk);
