@@ -48,7 +48,7 @@ MB = 1 << 20
 CONFIG = {
     "shared_preload_libraries": "pg_cyclone", "shared_buffers": "256MB", "max_wal_size": "4GB", "autovacuum_naptime": "1s", "fsync": "off",
     # every wait for a lock that takes longer goes to the log, when it is over
-    "log_lock_waits": "on", "deadlock_timeout": "1ms", "log_line_prefix": "%a: ", "cyclone.compaction_min_size": "1MB",
+    "log_lock_waits": "on", "deadlock_timeout": "1ms", "log_line_prefix": "%a: ", "cyclone.debug_compaction_least": 1024,
     # the default, 30 %, leaves a table alone that is up to 1.43 times as large as its rows need
     "cyclone.compaction_threshold": 20,
 }  # fmt: skip
@@ -114,7 +114,11 @@ def main() -> None:
         return
     options.rows = options.rows or round(200_000 * options.minutes / 60)
     prefix, console = build.install(options.major, debug_points=True), Console()
-    config = {**CONFIG, "cyclone.debug_compaction_visit": max(100, int(60_000 * options.minutes / (DAYS * 24 * 60))), **dict(options.set)}
+    hour_ms = options.minutes * 60_000 / (DAYS * 24)
+    config = {
+        **CONFIG, "cyclone.debug_compaction_visit": max(100, round(hour_ms / 60)), "cyclone.debug_compaction_hour": round(hour_ms),
+        **dict(options.set),
+    }  # fmt: skip
     nights = {"autovacuum alone": None, "compaction": _compaction}
     for name, source, night in (("pg_repack", options.pg_repack, _pg_repack), ("pg_squeeze", options.pg_squeeze, _pg_squeeze)):
         if source:
@@ -151,15 +155,13 @@ def _look(options, databases: int, tables: int) -> None:
             conn.execute("CREATE EXTENSION pg_cyclone")
             conn.execute(f"DO $$BEGIN FOR i IN 1..{tables} LOOP EXECUTE format('CREATE TABLE t%s (id int PRIMARY KEY, note text)', i); END LOOP; END$$")
             conn.execute("UPDATE pg_class SET relpages = 100000, reltuples = 1e7 WHERE relname ~ '^t[0-9]+$'")
-            conn.execute("INSERT INTO cyclone.compaction_state (relid, sampled_at, sampled_size, sampled_changes, would_win)"
-                         " SELECT relation, now(), size, changes, 0 FROM cyclone.compaction_details")  # fmt: skip
         for number in range(2, databases + 1):
             cluster.sql(f"CREATE DATABASE looked_{number} TEMPLATE looked_1 STRATEGY file_copy")
         with cluster.connect("looked_1") as conn:
             conn.execute("ALTER SYSTEM SET cyclone.compaction = on")
             conn.execute("SELECT pg_reload_conf()")
             query = "SELECT reason, count(*) FROM cyclone.compaction GROUP BY 1"
-            wait_until(lambda: conn.execute(query).fetchall() == [("little to be won", tables)], "that compaction is on")
+            wait_until(lambda: conn.execute(query).fetchall() == [("little to be won", tables)], "that all are sampled")
             query = "SELECT pid FROM pg_stat_activity WHERE backend_type = 'pg_cyclone compaction launcher'"
             [(launcher,)] = wait_until(lambda: conn.execute(query).fetchall(), "the launcher")
             time.sleep(WARM_UP)
@@ -251,17 +253,12 @@ def _load(cluster: Cluster, options, rate: float, seconds: float, times_ms: list
 
 @contextmanager
 def _sampled(cluster: Cluster, run: Run, start: float, day_seconds: float):
-    """Note the size of all tables, and have what compaction remembers become older."""
+    """Note the size of all tables."""
     is_over = threading.Event()
-    older = ", ".join(f"{column} = {column} - %(days)s * interval '1 day'" for column in ("sampled_at", "ended_at", "done_at"))
 
     def watch() -> None:
-        before = start
         with cluster.connect() as conn:
             while not is_over.wait(day_seconds / LOOKS):
-                now = time.monotonic()
-                conn.execute(f"UPDATE cyclone.compaction_state SET {older}", {"days": (now - before) / day_seconds})
-                before = now
                 run.sizes.append(((time.monotonic() - start) / day_seconds, sum(_size(conn, table) for table in TABLES) / MB))
 
     with in_thread(watch, is_over):

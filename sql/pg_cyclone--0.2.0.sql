@@ -714,175 +714,59 @@ FROM cyclone.horizon_details v;
 COMMENT ON VIEW horizon IS
 'A row for each session, prepared transaction, replication slot and standby that keeps VACUUM from removing dead rows, the oldest first. Columns that pg_stat_activity hides from the user are null here, too. The columns that one looks at first; cyclone.horizon_details has all of them.';
 
-CREATE FUNCTION compaction_matches(pattern text, schema name, relation name)
-RETURNS boolean
-LANGUAGE C STRICT STABLE PARALLEL RESTRICTED
-AS 'MODULE_PATHNAME', 'pg_cyclone_compaction_matches';
-
-COMMENT ON FUNCTION compaction_matches(text, name, name) IS
-'Does a pattern of cyclone.compaction_policies stand for this table?';
-
-CREATE TABLE compaction_policies (
-    relation regclass UNIQUE,
-    pattern text UNIQUE CHECK (pattern IS NULL OR cyclone.compaction_matches(pattern, 'x', 'x') IS NOT NULL),
-    enabled boolean,
-    min_size bigint CHECK (min_size >= 0),
-    threshold float8 CHECK (threshold BETWEEN 0 AND 100),
-    cooldown interval CHECK (cooldown >= '0'::interval),
-    hours text CHECK (pg_catalog.length(hours) <= 1000),
-    latency_target text CHECK (pg_catalog.length(latency_target) <= 100),
-    CHECK ((relation IS NULL) <> (pattern IS NULL))
-);
-
--- A publication of all tables has this one, too, and then the server wants to know which row is deleted.
-ALTER TABLE compaction_policies REPLICA IDENTITY FULL;
-
-COMMENT ON TABLE compaction_policies IS
-'Policies of compaction for a table, or for all tables that a pattern stands for; where a column is null the setting counts. A table''s own row counts, or else that of the longest pattern. Owners of tables have the function cyclone.compaction_policy; patterns are for the owner of this table. pg_dump dumps it with the rights of the role that runs it, so every role may read it.';
-COMMENT ON COLUMN compaction_policies.relation IS 'The table; it may be renamed';
-COMMENT ON COLUMN compaction_policies.pattern IS 'Pattern as in a shell: with a dot, for the names of schema and table; without, for the name of the table';
-COMMENT ON COLUMN compaction_policies.enabled IS 'False: never compact it';
-COMMENT ON COLUMN compaction_policies.min_size IS 'Instead of cyclone.compaction_min_size, in bytes';
-COMMENT ON COLUMN compaction_policies.threshold IS 'Instead of cyclone.compaction_threshold, in percent';
-COMMENT ON COLUMN compaction_policies.cooldown IS 'Instead of cyclone.compaction_cooldown; less than a minute is a minute';
-COMMENT ON COLUMN compaction_policies.hours IS 'Instead of cyclone.compaction_window';
-COMMENT ON COLUMN compaction_policies.latency_target IS 'Instead of cyclone.compaction_latency_target';
-
-GRANT SELECT ON compaction_policies TO PUBLIC;
-
-SELECT pg_catalog.pg_extension_config_dump('cyclone.compaction_policies',
-    'WHERE relation IS NULL OR EXISTS (SELECT FROM pg_catalog.pg_class c WHERE c.oid = relation)');
-
-CREATE TABLE compaction_state (
-    relid oid PRIMARY KEY,
-    sampled_at timestamptz,
-    sampled_size bigint,
-    sampled_changes bigint,
-    would_win bigint,
-    began_at timestamptz,
-    ended_at timestamptz,
-    done_at timestamptz,
-    outcome text,
-    error text,
-    won bigint,
-    seconds float8,
-    wal bigint,
-    last_seconds float8,
-    last_size bigint,
-    runs bigint NOT NULL DEFAULT 0,
-    total_won bigint NOT NULL DEFAULT 0,
-    failures int NOT NULL DEFAULT 0,
-    backoff int NOT NULL DEFAULT 0
-);
-
-COMMENT ON TABLE compaction_state IS
-'Samples and runs of compaction, which only compaction writes; the view cyclone.compaction shows them. Sizes are bytes.';
-
-CREATE FUNCTION compaction_verdict(
-    relation_oid oid,
-    size bigint,
-    live_rows float4,
-    changed_rows bigint,
-    policy compaction_policies,
-    state compaction_state,
+CREATE FUNCTION compaction_rows(
+    OUT relation pg_catalog.regclass,
     OUT reason text,
     OUT figure float8,
     OUT figure_is text,
     OUT next_at timestamptz,
-    OUT window_ends timestamptz,
-    OUT enabled boolean,
-    OUT min_size bigint,
+    OUT size bigint,
+    OUT would_win bigint,
+    OUT sampled_at timestamptz,
+    OUT running_since timestamptz,
+    OUT last_end timestamptz,
+    OUT last_outcome text,
+    OUT last_won bigint,
+    OUT last_seconds float8,
+    OUT runs bigint,
+    OUT total_won bigint,
+    OUT pause float8,
+    OUT label text,
     OUT threshold float8,
-    OUT cooldown interval,
-    OUT hours text,
-    OUT latency_target text)
+    OUT last_error text)
+RETURNS SETOF record
 LANGUAGE C STABLE PARALLEL RESTRICTED
-AS 'MODULE_PATHNAME', 'pg_cyclone_compaction_verdict';
+AS 'MODULE_PATHNAME', 'pg_cyclone_compaction_rows';
 
-COMMENT ON FUNCTION compaction_verdict(oid, bigint, float4, bigint, compaction_policies, compaction_state) IS
-'The decision on one table, for the view cyclone.compaction; size is in bytes. Nulls if the user may not see it.';
+COMMENT ON FUNCTION compaction_rows() IS
+'The rows of the view cyclone.compaction_details.';
 
-CREATE FUNCTION compaction_policy(
-    relation regclass,
-    enabled boolean DEFAULT NULL,
-    min_size bigint DEFAULT NULL,
-    threshold float8 DEFAULT NULL,
-    cooldown interval DEFAULT NULL,
-    hours text DEFAULT NULL,
-    latency_target text DEFAULT NULL)
-RETURNS void
-LANGUAGE C VOLATILE PARALLEL UNSAFE
-AS 'MODULE_PATHNAME', 'pg_cyclone_compaction_policy';
-
-COMMENT ON FUNCTION compaction_policy(regclass, boolean, bigint, float8, interval, text, text) IS
-'Sets the policy of compaction for a table, in place of the one before; where an argument is null the setting counts, and if all are but the table its policy is removed. For the owner of the table. See cyclone.compaction_policies for the arguments and their units.';
-
-CREATE VIEW compaction_details WITH (security_barrier) AS
-WITH indexes AS MATERIALIZED (
-    SELECT x.indrelid, pg_catalog.sum(i.relpages::bigint) AS pages
-    FROM pg_catalog.pg_index x
-    JOIN pg_catalog.pg_class i ON i.oid = x.indexrelid
-    GROUP BY x.indrelid
-), patterns AS MATERIALIZED (
-    SELECT q AS policy
-    FROM cyclone.compaction_policies q
-    WHERE q.pattern IS NOT NULL
-)
-SELECT c.oid::pg_catalog.regclass AS relation,
+CREATE VIEW compaction_details AS
+SELECT v.relation,
        v.reason,
        v.figure,
        v.figure_is,
        v.next_at,
-       z.size,
-       s.would_win,
-       s.sampled_at,
-       CASE WHEN v.reason = 'running' THEN s.began_at END AS running_since,
-       s.ended_at AS last_end,
-       s.outcome AS last_outcome,
-       s.won AS last_won,
-       s.seconds AS last_seconds,
-       s.wal AS last_wal,
-       s.runs,
-       s.total_won,
-       z.changes,
-       coalesce((p.policy).relation::text, (p.policy).pattern, 'settings') AS policy,
-       v.enabled,
-       v.min_size,
+       v.size,
+       v.would_win,
+       v.sampled_at,
+       v.running_since,
+       v.last_end,
+       v.last_outcome,
+       v.last_won,
+       v.last_seconds,
+       v.runs,
+       v.total_won,
+       v.pause,
+       v.label,
        v.threshold,
-       v.cooldown,
-       v.window_ends,
-       v.hours,
-       v.latency_target,
-       s.error AS last_error
-FROM pg_catalog.pg_class c
-JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
-LEFT JOIN pg_catalog.pg_class t ON t.oid = c.reltoastrelid
-LEFT JOIN indexes i ON i.indrelid = c.oid
-LEFT JOIN indexes j ON j.indrelid = c.reltoastrelid
-LEFT JOIN cyclone.compaction_state s ON s.relid = c.oid
-LEFT JOIN cyclone.compaction_policies o ON o.relation = c.oid
-LEFT JOIN LATERAL (
-    SELECT q.policy
-    FROM patterns q
-    WHERE o.relation IS NULL AND cyclone.compaction_matches((q.policy).pattern, n.nspname, c.relname)
-    ORDER BY pg_catalog.length((q.policy).pattern) DESC, (q.policy).pattern
-    LIMIT 1
-) l ON true
-CROSS JOIN LATERAL (
-    SELECT CASE WHEN o.relation IS NULL THEN l.policy ELSE o END AS policy
-) p
-CROSS JOIN LATERAL (
-    SELECT (c.relpages + coalesce(t.relpages, 0) + coalesce(i.pages, 0) + coalesce(j.pages, 0))::bigint
-           * pg_catalog.current_setting('block_size')::bigint AS size,
-           pg_catalog.pg_stat_get_tuples_updated(c.oid) + pg_catalog.pg_stat_get_tuples_deleted(c.oid) AS changes
-) z
-CROSS JOIN LATERAL cyclone.compaction_verdict(c.oid, z.size, c.reltuples, z.changes, p.policy, s) v
-WHERE c.relkind IN ('r', 'm') AND c.relpersistence <> 't' AND c.oid >= 16384 AND n.nspname <> 'cyclone' AND v.reason IS NOT NULL;
+       v.last_error
+FROM cyclone.compaction_rows() v;
 
 COMMENT ON VIEW compaction_details IS
 'The view cyclone.compaction with all columns. A row for each table of this database that the user may VACUUM, with the decision of cyclone.compaction and the reason; for members of pg_stat_scan_tables, for all tables.';
 COMMENT ON COLUMN compaction_details.relation IS 'The table';
-COMMENT ON COLUMN compaction_details.reason IS '"due"; "running"; or why it is neither: "not sampled yet", "standby", "off", "database not listed", "never, by its policy", "left to PostgreSQL" (by cyclone.databases or cyclone.tables, or as a subscription writes to it), "its policy''s window is not valid", "small", "little to be won", "below the threshold", "circuit breaker" (that of autovacuum), "failed", "killed", "gave way" (after which there is a pause), "stopped in vain" (by its window''s end, twice in a row), "cooldown", "horizon held back" (see cyclone.horizon), "WAL of the day used up", or "outside the window"';
+COMMENT ON COLUMN compaction_details.reason IS '"due"; "running"; or why it is neither: "not sampled yet", "standby", "off", "off, by its label", "left to PostgreSQL" (by cyclone.databases or cyclone.tables, or as a subscription writes to it), "small", "circuit breaker" (that of autovacuum), "pause" (after the last run), "little to be won", "below the threshold", "horizon held back" (see cyclone.horizon), or "outside the window"';
 COMMENT ON COLUMN compaction_details.figure IS 'The number that decided it; of the tables that are due the one with the greatest comes first';
 COMMENT ON COLUMN compaction_details.figure_is IS 'Unit and meaning of figure';
 COMMENT ON COLUMN compaction_details.next_at IS 'When the reason ends; null if it is not known';
@@ -891,24 +775,17 @@ COMMENT ON COLUMN compaction_details.would_win IS 'How much VACUUM (FULL INPLACE
 COMMENT ON COLUMN compaction_details.sampled_at IS 'When the sample was taken';
 COMMENT ON COLUMN compaction_details.running_since IS 'When the present run began; null if there is none';
 COMMENT ON COLUMN compaction_details.last_end IS 'When the last run ended';
-COMMENT ON COLUMN compaction_details.last_outcome IS '"done"; "stopped" at the window''s end, as it was switched off, or as the WAL of the day was used up; "gave way" to a session that wanted the table, or was cancelled; "failed"; "killed", or the server with it';
+COMMENT ON COLUMN compaction_details.last_outcome IS '"done"; "stopped" at the window''s end, as it was switched off, or with its process; "gave way" to a session that had or wanted the table, or cancelled it; "failed"';
 COMMENT ON COLUMN compaction_details.last_won IS 'By how many bytes the last run made it smaller';
 COMMENT ON COLUMN compaction_details.last_seconds IS 'How long the last run took, in seconds';
-COMMENT ON COLUMN compaction_details.last_wal IS 'WAL of the last run, in bytes';
 COMMENT ON COLUMN compaction_details.runs IS 'How many complete runs there were';
 COMMENT ON COLUMN compaction_details.total_won IS 'How much all runs have given back, in bytes';
-COMMENT ON COLUMN compaction_details.changes IS 'How many rows were updated and deleted, by the counters of pg_stat_all_tables; when that has changed much the table is sampled again';
-COMMENT ON COLUMN compaction_details.policy IS 'The policy that counts: the table or pattern in cyclone.compaction_policies, or "settings"';
-COMMENT ON COLUMN compaction_details.enabled IS 'False: by its policy it is never compacted';
-COMMENT ON COLUMN compaction_details.min_size IS 'The least that a run must win, in bytes';
+COMMENT ON COLUMN compaction_details.pause IS 'How long it is left alone after the last run, in seconds';
+COMMENT ON COLUMN compaction_details.label IS 'Its security label for pg_cyclone; null if it has none';
 COMMENT ON COLUMN compaction_details.threshold IS 'The least share of the size that a run must win, in percent';
-COMMENT ON COLUMN compaction_details.cooldown IS 'How long it is left alone after a run; each run in vain doubles that';
-COMMENT ON COLUMN compaction_details.window_ends IS 'When the hours end in which it may be compacted; null if they are not now, or never end';
-COMMENT ON COLUMN compaction_details.hours IS 'The hours of the week in which it may be compacted; empty: always';
-COMMENT ON COLUMN compaction_details.latency_target IS 'The latency target of its runs, as cyclone.latency_target';
-COMMENT ON COLUMN compaction_details.last_error IS 'The error that ended the last run';
+COMMENT ON COLUMN compaction_details.last_error IS 'The error that ended the last run, or its beginning';
 
-CREATE VIEW compaction WITH (security_barrier) AS
+CREATE VIEW compaction AS
 SELECT v.relation, v.reason, v.next_at, v.size, v.would_win, v.last_end, v.last_outcome, v.last_won,
        v.total_won
 FROM cyclone.compaction_details v;
@@ -1087,7 +964,7 @@ SELECT b.oid::pg_catalog.regclass AS relation,
                                      pg_catalog.pg_size_pretty(b.bytes), pg_catalog.pg_size_pretty(s.error_bytes), k.reason)
             FROM sampled s
             LEFT JOIN cyclone.compaction k ON k.relation = s.oid
-                AND k.reason IN ('due', 'running', 'not sampled yet', 'gave way', 'cooldown', 'horizon held back', 'outside the window')
+                AND k.reason IN ('due', 'running', 'not sampled yet', 'pause', 'horizon held back', 'outside the window')
             WHERE s.oid = b.oid AND s.inplace_bytes - s.error_bytes >= 0.2 * b.bytes)
            ] || u.advice || i.advice, NULL) END AS advice
 FROM counted b

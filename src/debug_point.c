@@ -36,8 +36,9 @@ int			cyclone_debug_batch_ms = 0;
 int			cyclone_debug_break_seconds = 0;
 int			cyclone_debug_btree_parts = 0;
 int			cyclone_debug_compaction_held = 0;
+int			cyclone_debug_compaction_hour = 0;
+int			cyclone_debug_compaction_least = 0;
 int			cyclone_debug_compaction_visit = 0;
-int			cyclone_debug_compaction_window = 0;
 int			cyclone_debug_failed_probe = 0;
 int			cyclone_debug_free_disk_mb = 0;
 int			cyclone_debug_fsm_blocks = 0;
@@ -93,14 +94,18 @@ static const struct
 		"How long a session must hold the horizon to keep tables from being compacted, in ms.",
 		"0 is as long as usual.",
 	&cyclone_debug_compaction_held, 0, INT_MAX, PGC_SUSET},
+	{"cyclone.debug_compaction_hour",
+		"How long an hour takes in the pauses of compaction, in ms.",
+		"0 is an hour.",
+	&cyclone_debug_compaction_hour, 0, INT_MAX, PGC_SIGHUP},
+	{"cyclone.debug_compaction_least",
+		"How much must be won for a table to be compacted by itself, in kB.",
+		"0 is the usual size.",
+	&cyclone_debug_compaction_least, 0, INT_MAX, PGC_SIGHUP},
 	{"cyclone.debug_compaction_visit",
 		"How often compaction visits a database, in ms.",
 		"0 is as often as usual.",
 	&cyclone_debug_compaction_visit, 0, INT_MAX, PGC_SIGHUP},
-	{"cyclone.debug_compaction_window",
-		"How many ms after a table is begun the window ends.",
-		"0 is when it does.",
-	&cyclone_debug_compaction_window, 0, INT_MAX, PGC_SUSET},
 	{"cyclone.debug_cores",
 		"How many cores VACUUM takes the machine to have, to leave others some.",
 		"0 is as many as it has. By default no test's VACUUM makes way.",

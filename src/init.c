@@ -48,6 +48,7 @@ _PG_init(void)
 	settings_note_files();
 	debug_point_init();
 	compaction_settings_init();
+	compaction_label_init();
 	pace_settings_init();
 	settings_init();
 	server_check();

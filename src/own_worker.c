@@ -26,6 +26,7 @@
 #include "storage/shmem.h"
 #include "tcop/tcopprot.h"
 #include "utils/guc.h"
+#include "utils/memutils.h"
 #include "utils/timestamp.h"
 
 #include "library.h"
@@ -45,6 +46,7 @@ static pg_atomic_uint64 *not_before = NULL;
 
 static void start_when_due(XactEvent event, void *arg);
 static bool take_turn(int number);
+static void connect_at_usual_cost(Oid database, uint32 flags);
 static void override_settings(void);
 
 /* own_worker_init -- install the callback. */
@@ -178,8 +180,34 @@ own_worker_begin(Oid database, uint32 flags)
 	ConfigReloadPending = true;
 	pqsignal(SIGTERM, die);
 	BackgroundWorkerUnblockSignals();
-	BackgroundWorkerInitializeConnectionByOid(database, InvalidOid, flags);
+	connect_at_usual_cost(database, flags);
 	override_settings();
+}
+
+/*
+ * connect_at_usual_cost
+ *		Connect to a database, and keep to the delays that the server's files set.  The owner
+ *		of a database may set such for each session there that a worker spends weeks in it.
+ *
+ * A change of the files counts as ever where the database sets none.
+ */
+static void
+connect_at_usual_cost(Oid database, uint32 flags)
+{
+	static const char *const names[] = {
+		"vacuum_cost_delay", "vacuum_cost_limit", "vacuum_cost_page_dirty", "vacuum_cost_page_hit",
+		"vacuum_cost_page_miss"
+	};
+	char	   *usual[lengthof(names)];
+
+	for (int i = 0; i < lengthof(names); i++)
+		usual[i] = MemoryContextStrdup(TopMemoryContext, GetConfigOption(names[i], false, false));
+	BackgroundWorkerInitializeConnectionByOid(database, InvalidOid, flags);
+	for (int i = 0; i < lengthof(names); i++)
+	{
+		if (strcmp(GetConfigOption(names[i], false, false), usual[i]) != 0)
+			SetConfigOption(names[i], usual[i], PGC_SUSET, PGC_S_OVERRIDE);
+	}
 }
 
 /*

@@ -60,7 +60,7 @@ scope_has(Oid relid)
 	{
 		char	   *database = get_database_name(MyDatabaseId);
 
-		if (database == NULL || !scope_matches(cyclone_databases, NULL, database))
+		if (database == NULL || !scope_has_database(database))
 			return false;
 	}
 	if (cyclone_tables[0] == '\0')
@@ -69,6 +69,13 @@ scope_has(Oid relid)
 	name = get_rel_name(relid);
 	schema = get_namespace_name(get_rel_namespace(relid));
 	return name != NULL && schema != NULL && scope_matches(cyclone_tables, schema, name);
+}
+
+/* scope_has_database -- is a database of this name in cyclone.databases? */
+bool
+scope_has_database(const char *name)
+{
+	return cyclone_databases[0] == '\0' || scope_matches(cyclone_databases, NULL, name);
 }
 
 /*

@@ -5,7 +5,7 @@
  *
  * Every parameter is defined here, in alphabetical order, and read through its
  * variable.  The exceptions are those about latency in pace/pace_settings.c, those of
- * compaction/compaction_settings.c, and those of debug_point.c, which only builds for
+ * compaction/compaction.c, and those of debug_point.c, which only builds for
  * tests have.
  *
  * Portions Copyright (c) 2026, the pg_cyclone developers

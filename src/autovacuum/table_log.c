@@ -103,6 +103,7 @@ static void note_end(TableEntry *entry, const AutovacuumResult *result);
 static void open_breaker(TableEntry *entry);
 static bool open_alarm(TableEntry *entry, RunningNote *note);
 static void replay_alarm(const TableKey *key, bool is_over);
+static int64 forget_tables(const TableKey *key, bool alarms_only);
 static bool take_over_note(RunningNote *note, TimestampTz now);
 static void judge_crashes(void);
 static void put_table(ReturnSetInfo *result, const TableEntry *entry);
@@ -282,7 +283,8 @@ replay_alarm(const TableKey *key, bool is_over)
 		return;
 	if (is_over)
 	{
-		(void) table_log_forget(key);
+		/* a crash from which this server recovers came after that */
+		(void) forget_tables(key, true);
 		return;
 	}
 	LWLockAcquire(lock, LW_EXCLUSIVE);
@@ -326,6 +328,17 @@ table_log_audit_has_failed(const TableKey *key)
 int64
 table_log_forget(const TableKey *key)
 {
+	int64		forgotten = forget_tables(key, false);
+
+	/* also if there was none: a standby may have one */
+	alarm_wal_write(key, true);
+	return forgotten;
+}
+
+/* forget_tables -- forget about one, or all, or about those with alarms only. */
+static int64
+forget_tables(const TableKey *key, bool alarms_only)
+{
 	HASH_SEQ_STATUS scan;
 	TableEntry *entry;
 	int64		forgotten = 0;
@@ -336,15 +349,14 @@ table_log_forget(const TableKey *key)
 	hash_seq_init(&scan, entries);
 	/* the scan allows it to remove the entry that it has just returned */
 	while ((entry = hash_seq_search(&scan)) != NULL)
-		if (key == NULL || memcmp(key, &entry->key, sizeof(TableKey)) == 0)
+		if ((key == NULL || memcmp(key, &entry->key, sizeof(TableKey)) == 0) &&
+			(!alarms_only || entry->cause == NOTE_AUDIT))
 		{
 			forget_table(entry);
 			forgotten++;
 		}
 	judge_crashes();
 	LWLockRelease(lock);
-	/* also if there was none: a standby may have one */
-	alarm_wal_write(key, true);
 	return forgotten;
 }
 

@@ -30,7 +30,6 @@
 #include "command/relations.h"
 #include "command/repack.h"
 #include "command/utility_hook.h"
-#include "compaction/compaction.h"
 #include "compat.h"
 #include "dry_run/dry_run.h"
 #include "library.h"
@@ -122,7 +121,6 @@ take_vacuum(PlannedStmt *pstmt, const char *query_string,
 	Call		call = {next_hook ? next_hook : standard_ProcessUtility, pstmt, query_string,
 	read_only_tree, context, params, query_env, dest, qc};
 
-	compaction_make_way(pstmt->utilityStmt);
 	if (IsA(pstmt->utilityStmt, CreateExtensionStmt) &&
 		strcmp(castNode(CreateExtensionStmt, pstmt->utilityStmt)->extname, "pg_cyclone") == 0)
 		library_warn_if_replaced();

@@ -10,93 +10,219 @@
 #ifndef CYCLONE_COMPACTION_H
 #define CYCLONE_COMPACTION_H
 
-#include "datatype/timestamp.h"
-#include "nodes/nodes.h"
 #include "storage/lwlock.h"
+#include "utils/timestamp.h"
 
-#include "compaction/window.h"
 #include "own_worker.h"
 
-/* The most tables that are compacted at a time */
-#define COMPACTION_MAX_WORKERS	8
+/* The decision, and the meaning of its figure; names are in decision.c */
+typedef enum CompactionReason
+{
+	COMPACTION_DUE,				/* bytes a second */
+	COMPACTION_RUNNING,			/* seconds so far */
+	COMPACTION_NOT_SAMPLED,		/* bytes that it has; a sample of pages will
+								 * tell */
+	COMPACTION_STANDBY,
+	COMPACTION_OFF,
+	COMPACTION_LABEL,
+	COMPACTION_LEFT,
+	COMPACTION_SMALL,			/* bytes that it has */
+	COMPACTION_BREAKER,			/* autovacuum's */
+	COMPACTION_PAUSE,			/* seconds to go */
+	COMPACTION_LITTLE,			/* bytes to be won */
+	COMPACTION_SHARE,			/* per cent to be won */
+	COMPACTION_HELD,			/* seconds so far */
+	COMPACTION_WINDOW,			/* seconds to go */
+} CompactionReason;
+
+/* How a run ended; names are in decision.c, numbers in files */
+typedef enum CompactionOutcome
+{
+	OUTCOME_NONE,				/* none has ended yet */
+	OUTCOME_DONE,
+	OUTCOME_STOPPED,			/* at the window's end, as it was switched
+								 * off, or with the process */
+	OUTCOME_GAVE_WAY,			/* another session had or wanted the table, or
+								 * cancelled it */
+	OUTCOME_FAILED,
+} CompactionOutcome;
+
+/* All facts that a decision rests on; times are in seconds, sizes in bytes */
+typedef struct CompactionFacts
+{
+	bool		is_standby;
+	bool		is_on;
+	bool		is_wanted;		/* by its label */
+	bool		is_left;		/* to PostgreSQL: FULL INPLACE doesn't take it */
+	bool		is_running;
+	bool		breaker_is_open;
+	bool		is_sampled;
+	bool		window_is_open;
+	double		running_since;
+	double		sampled_since;
+	double		bytes;			/* with TOAST table and indexes */
+	double		sampled_bytes;	/* the same when it was sampled */
+	double		rows;
+	double		changes;		/* rows that were updated and deleted since
+								 * the statistics were reset */
+	double		sampled_changes;
+	double		would_win;		/* by the sample */
+	double		least;			/* that must be won */
+	double		threshold;		/* per cent that must be won */
+	double		pause_left;		/* of the last run's pause */
+	double		pace;			/* seconds a byte of the last complete run; 0:
+								 * there was none */
+	double		held_since;		/* 0: by none that is likely to stay */
+	double		window_opens;	/* to go; negative: never */
+} CompactionFacts;
+
+typedef struct CompactionVerdict
+{
+	CompactionReason reason;
+	bool		has_figure;
+	double		figure;
+	double		next;			/* seconds until it may be due; negative: not
+								 * known */
+} CompactionVerdict;
+
+/* A run that has ended, for the pause after it */
+typedef struct CompactionRun
+{
+	CompactionOutcome outcome;
+	bool		was_begun;		/* else the table was locked when we came */
+	double		won;			/* bytes */
+	double		expected;		/* to be won */
+	double		pause;			/* seconds that the pause before it was; 0:
+								 * there was none */
+	double		rested;			/* seconds between the run before it and this
+								 * one */
+} CompactionRun;
 
 /* The least time between two visits of a database, after which a visit begins no more tables */
 #define COMPACTION_VISIT_MS	60000
 
-/* A place for a worker */
-typedef struct CompactionSlot
-{
-	int			pid;			/* 0: none */
-	TimestampTz launched;		/* by the launcher; 0: it was not */
-	Oid			database;
-	Oid			relid;			/* invalid: it compacts none at the moment */
-	TimestampTz started;		/* with relid */
-	TimestampTz must_end;		/* when the window ends; 0: never */
-	bool		has_usual_hours;	/* cyclone.compaction_window's, which may
-									 * change meanwhile */
-	bool		stopped;		/* by the launcher, at the window's end, as
-								 * compaction was switched off, or the WAL of
-								 * the day used up? */
-} CompactionSlot;
-
-/* The lock protects all but the atomics. */
+/* What launcher, worker and views share; the lock protects all but the atomics. */
 typedef struct CompactionShared
 {
 	pg_atomic_uint32 has_launcher;
-	pg_atomic_uint32 workers;	/* that have a slot */
+	pg_atomic_uint32 has_worker;
 	LWLock	   *lock;
-	bool		was_shut_down;	/* the server, before it was started; else it
-								 * has crashed, or is a copy */
-	TimestampTz wal_since;		/* when the day began */
-	uint64		wal_bytes;		/* written in this day */
-	CompactionSlot slots[COMPACTION_MAX_WORKERS];
+	int			pid;			/* of the worker; 0: there is none */
+	Oid			database;		/* where it is */
+	Oid			relid;			/* invalid: it is at no table at the moment */
+	TimestampTz started;		/* with relid */
+	bool		is_over;		/* the launcher has ended this table as the
+								 * window has ended, or compaction was
+								 * switched off */
 } CompactionShared;
+
+#define MINUTES_PER_DAY		(24 * 60)
+#define MINUTES_PER_WEEK	(7 * MINUTES_PER_DAY)
+
+/* A bit for each minute of a week, from Sunday on, as the clock on the wall has it */
+typedef struct CompactionWindow
+{
+	uint8		minutes[MINUTES_PER_WEEK / 8];
+} CompactionWindow;
+
+#define COMPACTION_ERROR_SIZE	128
+
+/* A record of the file.  Times are 0 if there was none; sizes are in bytes. */
+typedef struct CompactionState
+{
+	Oid			relid;
+	CompactionOutcome outcome;	/* of the last run */
+	TimestampTz sampled_at;
+	double		sampled_bytes;	/* the table's size then */
+	double		sampled_changes;
+	double		would_win;		/* negative: not known */
+	TimestampTz ended_at;		/* the last run */
+	double		pause;			/* after it, in seconds */
+	double		won;
+	double		seconds;
+	double		pace;			/* seconds a byte of the table, in the last
+								 * complete run; 0: there was none */
+	int64		runs;			/* complete ones */
+	double		total_won;
+	char		error[COMPACTION_ERROR_SIZE];	/* of the last run, its
+												 * beginning */
+} CompactionState;
+
+/* All states of this database, by relid */
+typedef struct CompactionStates
+{
+	CompactionState *states;
+	int			count;
+} CompactionStates;
+
+/* A table that may be compacted, or could be if it were larger, or allowed */
+typedef struct CompactionTable
+{
+	Oid			relid;
+	char	   *label;			/* NULL: it has none */
+	CompactionFacts facts;
+	CompactionState state;		/* what is remembered of it; zeros but for
+								 * relid: nothing */
+	double		rested;			/* seconds since the last run */
+	CompactionVerdict verdict;
+} CompactionTable;
 
 extern CompactionShared *compaction_shared;
 extern const OwnWorkerDuty compaction_launcher;
 
-/* For no shorter time is a table left alone after a run; seconds */
-#define COMPACTION_LEAST_COOLDOWN	60
-
-/* settings, see compaction_settings.c */
+/* Settings; their meaning is in compaction.c */
 extern bool cyclone_compaction;
-extern int	cyclone_compaction_cooldown;	/* s */
-extern char *cyclone_compaction_databases;	/* patterns */
-extern char *cyclone_compaction_latency_target;
-extern int	cyclone_compaction_max_wal; /* MB; -1: no bound */
-extern int	cyclone_compaction_min_size;	/* MB */
-extern double cyclone_compaction_threshold; /* per cent */
+extern double cyclone_compaction_threshold;
 extern char *cyclone_compaction_window;
-extern int	cyclone_compaction_workers;
 
-/*
- * compaction_make_way must be called before a utility statement runs, in whatever state
- * the session is; it raises no error for what is wrong with the statement.
- */
+/* For the time while the library is preloaded, the first two whether it fits the server or not */
 extern void compaction_settings_init(void);
+extern void compaction_label_init(void);
 extern void compaction_init(void);
 extern void compaction_shmem_request(void);
 extern void compaction_shmem_init(void);
-extern void compaction_make_way(Node *stmt);
 
 /*
- * For workers and the view.  compaction_wal_left may begin a new day for all processes;
- * it takes the lock, under which compaction_wal_add must be called.
+ * The text of a table's label, palloc'd, or NULL if it has none.  *is_wanted and *threshold are
+ * what it says, or the settings where it says nothing.  A label that can't be read has the
+ * table left alone.  In a transaction.
  */
-extern bool compaction_has_database(const char *name);
-extern int	compaction_wall_clock(pg_time_t moment);
-extern double compaction_wal_left(void);
-extern void compaction_wal_add(uint64 bytes);
+extern char *compaction_label_of(Oid relid, bool *is_wanted, double *threshold);
 
 /*
- * compaction_is_over
- *		Have these milliseconds passed since a moment?  True, too, if the clock was set
- *		back to before that moment: else that would take as long as the clock was wrong.
+ * compaction_tables returns all tables that the user may see, palloc'd.  It reads catalogs
+ * and counters, and no page of a table.  In a transaction with an active snapshot.
+ *
+ * compaction_opens_in says in how many seconds cyclone.compaction_window opens: 0 if it is
+ * open, negative if that isn't within a week.
  */
-static inline bool
-compaction_is_over(TimestampTz since, TimestampTz now, int64 ms)
-{
-	return now < since || now - since >= ms * INT64CONST(1000);
-}
+extern List *compaction_tables(void);
+extern double compaction_opens_in(TimestampTz now);
+
+/*
+ * Any process may read the file; only the worker in the database writes it.  The result is
+ * palloc'd.  What can't be read or written goes to the log: no errors but for memory.
+ *
+ * compaction_states_find returns NULL if nothing is remembered of a table.
+ * compaction_states_put writes the file with this state in place of the table's old one.
+ * compaction_states_tidy forgets tables that have been dropped, in a transaction.
+ * compaction_states_sweep removes the files of databases that aren't in a list.
+ */
+extern CompactionStates compaction_states_read(void);
+extern CompactionState *compaction_states_find(const CompactionStates *states, Oid relid);
+extern void compaction_states_put(const CompactionState *state);
+extern void compaction_states_tidy(void);
+extern void compaction_states_sweep(const List *databases);
+
+/* window_parse returns false and sets *problem if the text is no window.  No errors. */
+extern bool window_parse(const char *text, CompactionWindow *window, const char **problem);
+extern bool window_has(const CompactionWindow *window, int minute);
+
+/* Pure arithmetic: no locks, no errors, no memory.  Names are constants. */
+extern CompactionVerdict compaction_decide(const CompactionFacts *facts);
+extern double compaction_pause(const CompactionRun *run);
+extern const char *compaction_reason_name(CompactionReason reason);
+extern const char *compaction_figure_unit(CompactionReason reason);
+extern const char *compaction_outcome_name(CompactionOutcome outcome);
 
 #endif							/* CYCLONE_COMPACTION_H */

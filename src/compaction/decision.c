@@ -3,23 +3,15 @@
  * decision.c
  *	  Is a table to be compacted now?  If not, why not?
  *
- * A table is due when a sample of its pages has shown that enough can be won, in
- * bytes and as a share.  Checks that cost nothing come first: a table that is smaller
- * than what must be won isn't sampled, nor is one that has hardly changed since its
+ * A table is due when a sample of its pages has shown that enough can be won, in bytes and
+ * as a share.  Checks that cost nothing come first: a table that is smaller than what must
+ * be won isn't sampled, nor is one in a pause, nor one that has hardly changed since its
  * last sample.  A sample may read some 40 MB of the table and of each index, so none is
  * taken outside the window: until it opens the last one counts, however old it is.
  *
- * Where compaction isn't worth the work it comes less often.  The cooldown doubles
- * each time that a run wins less than half of what was expected, or that the table is
- * due again when the cooldown ends; it is back at its setting when neither is so.
- * After failures, or when compaction gave way before it had won anything, the pause
- * doubles likewise.  So it does where one window after the other ends while a run has
- * won nothing yet: each run begins with a VACUUM of the whole table.  A table in such a
- * pause isn't sampled.
+ * After each run the table is left alone for a pause, which doubles where runs are in vain.
  *
  * Of several tables that are due, the one comes first that wins most bytes a second.
- * The time is that of its last run, or, without one, of reading and moving at a modest
- * pace.
  *
  * Nothing here needs the server: test/unit/test_compaction.c tests all of it.
  *
@@ -31,30 +23,22 @@
 
 #include <math.h>
 
-#include "compaction/decision.h"
+#include "compaction/compaction.h"
 
 /* A sample is out of date when this share of the rows, or of the size, has changed. */
 #define STALE_FRACTION		0.05
 /* But a table isn't sampled again before this time, in seconds. */
 #define SAMPLE_PAUSE		3600.0
 
-/* Seconds of the first pause after a failure or crash, and after giving way; of the longest */
-#define FAILURE_PAUSE		3600.0
-#define GAVE_WAY_PAUSE		600.0
-#define LONGEST_PAUSE		(7 * 24 * 3600.0)
-/* The pause after two runs in a row that were stopped in vain, after this time at least */
-#define STOPPED_PAUSE		(12 * 3600.0)
-#define LONG_RUN			600.0
-
-/* How many times in a row the cooldown doubles */
-#define MAX_BACKOFF			5
+/* The first and the longest pause, in seconds */
+#define FIRST_PAUSE			3600.0
+#define LONGEST_PAUSE		(30 * 24 * 3600.0)
+/* A run that comes before this many times its pause has come as soon as it might. */
+#define RESTED_FACTOR		1.25
 
 /* The pace of a run of a table that has had none, in bytes a second */
 #define READ_PACE			(16.0 * 1024 * 1024)
 #define MOVE_PACE			(8.0 * 1024 * 1024)
-
-/* WAL for each byte that is won, at least: rows are moved once, indexes written once. */
-#define WAL_FACTOR			2.0
 
 static const struct
 {
@@ -68,21 +52,14 @@ static const struct
 	[COMPACTION_NOT_SAMPLED] = {"not sampled yet", "bytes in all"},
 	[COMPACTION_STANDBY] = {"standby", NULL},
 	[COMPACTION_OFF] = {"off", NULL},
-	[COMPACTION_OTHER_DATABASE] = {"database not listed", NULL},
-	[COMPACTION_NEVER] = {"never, by its policy", NULL},
+	[COMPACTION_LABEL] = {"off, by its label", NULL},
 	[COMPACTION_LEFT] = {"left to PostgreSQL", NULL},
-	[COMPACTION_WRONG_WINDOW] = {"its policy's window is not valid", NULL},
 	[COMPACTION_SMALL] = {"small", "bytes in all"},
+	[COMPACTION_BREAKER] = {"circuit breaker", NULL},
+	[COMPACTION_PAUSE] = {"pause", "seconds to go"},
 	[COMPACTION_LITTLE] = {"little to be won", "bytes to be won"},
 	[COMPACTION_SHARE] = {"below the threshold", "per cent to be won"},
-	[COMPACTION_BREAKER] = {"circuit breaker", NULL},
-	[COMPACTION_FAILED] = {"failed", "seconds to go"},
-	[COMPACTION_KILLED] = {"killed", "seconds to go"},
-	[COMPACTION_GAVE_WAY] = {"gave way", "seconds to go"},
-	[COMPACTION_STOPPED] = {"stopped in vain", "seconds to go"},
-	[COMPACTION_COOLDOWN] = {"cooldown", "seconds to go"},
 	[COMPACTION_HELD] = {"horizon held back", "seconds since which"},
-	[COMPACTION_WAL] = {"WAL of the day used up", "bytes of WAL that it may take"},
 	[COMPACTION_WINDOW] = {"outside the window", "seconds to go"},
 };
 
@@ -93,13 +70,12 @@ static const char *const outcomes[] =
 	[OUTCOME_STOPPED] = "stopped",
 	[OUTCOME_GAVE_WAY] = "gave way",
 	[OUTCOME_FAILED] = "failed",
-	[OUTCOME_KILLED] = "killed",
 };
 
-static CompactionVerdict verdict(CompactionReason reason, double figure, double next);
-static bool sample_is_stale(const CompactionFacts *facts);
+static CompactionVerdict make_verdict(CompactionReason reason, double figure, double next);
 static CompactionVerdict wait_for_window(const CompactionFacts *facts);
-static double pause_left(const CompactionFacts *facts, CompactionReason *reason);
+static bool sample_is_stale(const CompactionFacts *facts);
+static double expected_seconds(const CompactionFacts *facts);
 
 /*
  * compaction_decide
@@ -109,51 +85,42 @@ static double pause_left(const CompactionFacts *facts, CompactionReason *reason)
 CompactionVerdict
 compaction_decide(const CompactionFacts *facts)
 {
-	CompactionReason reason = COMPACTION_DUE;
-	double		pause;
 	double		share = facts->bytes > 0 ? 100 * facts->would_win / facts->bytes : 0;
 
 	if (facts->is_standby)
-		return verdict(COMPACTION_STANDBY, NAN, -1);
+		return make_verdict(COMPACTION_STANDBY, NAN, -1);
 	if (facts->is_running)
-		return verdict(COMPACTION_RUNNING, facts->running_since, -1);
+		return make_verdict(COMPACTION_RUNNING, facts->running_since, -1);
 	if (!facts->is_on)
-		return verdict(COMPACTION_OFF, NAN, -1);
-	if (!facts->is_listed)
-		return verdict(COMPACTION_OTHER_DATABASE, NAN, -1);
+		return make_verdict(COMPACTION_OFF, NAN, -1);
 	if (!facts->is_wanted)
-		return verdict(COMPACTION_NEVER, NAN, -1);
+		return make_verdict(COMPACTION_LABEL, NAN, -1);
 	if (facts->is_left)
-		return verdict(COMPACTION_LEFT, NAN, -1);
-	if (!facts->window_is_valid)
-		return verdict(COMPACTION_WRONG_WINDOW, NAN, -1);
-	if (facts->bytes < facts->min_size)
-		return verdict(COMPACTION_SMALL, facts->bytes, -1);
+		return make_verdict(COMPACTION_LEFT, NAN, -1);
+	if (facts->bytes < facts->least)
+		return make_verdict(COMPACTION_SMALL, facts->bytes, -1);
 	if (facts->breaker_is_open)
-		return verdict(COMPACTION_BREAKER, NAN, -1);
-	pause = pause_left(facts, &reason);
-	if (pause > 0)
-		return verdict(reason, pause, pause);
+		return make_verdict(COMPACTION_BREAKER, NAN, -1);
+	if (facts->pause_left > 0)
+		return make_verdict(COMPACTION_PAUSE, facts->pause_left, facts->pause_left);
 	if (facts->window_is_open && (!facts->is_sampled || sample_is_stale(facts)))
-		return verdict(COMPACTION_NOT_SAMPLED, facts->bytes, -1);
+		return make_verdict(COMPACTION_NOT_SAMPLED, facts->bytes, -1);
 	if (!facts->is_sampled)
 		return wait_for_window(facts);
-	if (facts->would_win < facts->min_size)
-		return verdict(COMPACTION_LITTLE, facts->would_win, -1);
+	if (facts->would_win < facts->least)
+		return make_verdict(COMPACTION_LITTLE, facts->would_win, -1);
 	if (share < facts->threshold)
-		return verdict(COMPACTION_SHARE, share, -1);
+		return make_verdict(COMPACTION_SHARE, share, -1);
 	if (facts->held_since > 0)
-		return verdict(COMPACTION_HELD, facts->held_since, -1);
-	if (facts->wal_left >= 0 && compaction_wal(facts) > facts->wal_left)
-		return verdict(COMPACTION_WAL, compaction_wal(facts), -1);
+		return make_verdict(COMPACTION_HELD, facts->held_since, -1);
 	if (!facts->window_is_open)
 		return wait_for_window(facts);
-	return verdict(COMPACTION_DUE, facts->would_win / compaction_seconds(facts), 0);
+	return make_verdict(COMPACTION_DUE, facts->would_win / expected_seconds(facts), 0);
 }
 
-/* verdict -- make one; figure is NAN if it has none. */
+/* make_verdict -- figure is NAN if it has none. */
 static CompactionVerdict
-verdict(CompactionReason reason, double figure, double next)
+make_verdict(CompactionReason reason, double figure, double next)
 {
 	CompactionVerdict result = {.reason = reason,.has_figure = !isnan(figure),.next = next};
 
@@ -168,8 +135,8 @@ static CompactionVerdict
 wait_for_window(const CompactionFacts *facts)
 {
 	Assert(!facts->window_is_open);
-	return verdict(COMPACTION_WINDOW, facts->window_opens >= 0 ? facts->window_opens : NAN,
-				   facts->window_opens);
+	return make_verdict(COMPACTION_WINDOW, facts->window_opens >= 0 ? facts->window_opens : NAN,
+						facts->window_opens);
 }
 
 /* sample_is_stale -- has the table changed since it was sampled? */
@@ -185,94 +152,53 @@ sample_is_stale(const CompactionFacts *facts)
 		 fabs(facts->bytes - facts->sampled_bytes) > STALE_FRACTION * facts->bytes);
 }
 
-/* pause_left -- the seconds left of the pause after the last run, and why there is one. */
+/*
+ * expected_seconds
+ *		How long a run takes by the pace of the last one, or, without one, of reading and
+ *		moving at a modest pace.
+ */
 static double
-pause_left(const CompactionFacts *facts, CompactionReason *reason)
+expected_seconds(const CompactionFacts *facts)
 {
-	double		doubled = ldexp(1, Max(Min(facts->failures, 20) - 1, 0));
-	double		pause = 0;
-
-	Assert(facts->ended_since >= 0);
-
-	switch (facts->outcome)
-	{
-		case OUTCOME_NONE:
-			return 0;
-		case OUTCOME_STOPPED:
-			if (facts->failures < 2)
-				return 0;
-			*reason = COMPACTION_STOPPED;
-			pause = Min(STOPPED_PAUSE * doubled / 2, LONGEST_PAUSE);
-			break;
-		case OUTCOME_DONE:
-			*reason = COMPACTION_COOLDOWN;
-			pause = facts->cooldown * ldexp(1, Min(facts->backoff, MAX_BACKOFF));
-			break;
-		case OUTCOME_GAVE_WAY:
-			*reason = COMPACTION_GAVE_WAY;
-			pause = Min(GAVE_WAY_PAUSE * doubled, LONGEST_PAUSE);
-			break;
-		case OUTCOME_FAILED:
-			*reason = COMPACTION_FAILED;
-			pause = Min(FAILURE_PAUSE * doubled, LONGEST_PAUSE);
-			break;
-		case OUTCOME_KILLED:
-			*reason = COMPACTION_KILLED;
-			pause = Min(FAILURE_PAUSE * doubled, LONGEST_PAUSE);
-			break;
-	}
-	return pause - facts->ended_since;
-}
-
-/* compaction_seconds -- how long a run is expected to take. */
-double
-compaction_seconds(const CompactionFacts *facts)
-{
-	double		seconds = facts->last_seconds > 0 && facts->last_bytes > 0 ?
-		facts->last_seconds * facts->bytes / facts->last_bytes :
+	double		seconds = facts->pace > 0 ? facts->pace * facts->bytes :
 		facts->bytes / READ_PACE + facts->would_win / MOVE_PACE;
 
 	return Max(seconds, 0.001);
 }
 
 /*
- * compaction_wal
- *		How much WAL a run is expected to take: as much as the last run, if that is known, for
- *		each byte of the table.  Images of pages and entries of indexes may make that a
- *		multiple of what is won.
+ * compaction_pause
+ *		For how many seconds a table is left alone after a run.
+ *
+ * The pause doubles after a run in vain: one that failed, or was interrupted before it had
+ * won anything, or has won less than half of what was expected.  It also doubles if the
+ * table was due again as soon as the pause before had ended, as what was won doesn't last.
+ * Else it is an hour.  An interrupted run that has won something is no fault of the table's,
+ * nor is one that couldn't begin: autovacuum may be at a table each time that we come.
  */
 double
-compaction_wal(const CompactionFacts *facts)
+compaction_pause(const CompactionRun *run)
 {
-	double		as_before = facts->last_bytes > 0 ?
-		facts->last_wal * facts->bytes / facts->last_bytes : 0;
+	bool		was_in_vain = false;
 
-	return Max(WAL_FACTOR * facts->would_win, as_before);
-}
-
-/*
- * compaction_backoff
- *		How often the cooldown has doubled after a run that won that much of what was
- *		expected.  It began since_last seconds after the run before it had ended;
- *		negative: there was none.
- */
-int
-compaction_backoff(int backoff, double won, double expected, double since_last, double cooldown)
-{
-	bool		was_in_vain = won < expected / 2;
-	double		length = cooldown * ldexp(1, Min(backoff, MAX_BACKOFF));
-
-	/* it was due as soon as the cooldown had ended, or nearly so */
-	bool		was_undone = since_last >= 0 && since_last < 1.25 * length;
-
-	return was_in_vain || was_undone ? Min(backoff + 1, MAX_BACKOFF) : 0;
-}
-
-/* compaction_stop_was_in_vain -- was a run stopped that had its time, and has won nothing? */
-bool
-compaction_stop_was_in_vain(double won, double seconds)
-{
-	return won <= 0 && seconds >= LONG_RUN;
+	if (!run->was_begun)
+		return Max(run->pause, FIRST_PAUSE);
+	switch (run->outcome)
+	{
+		case OUTCOME_NONE:
+			break;
+		case OUTCOME_DONE:
+			was_in_vain = run->won < run->expected / 2 || run->rested < RESTED_FACTOR * run->pause;
+			break;
+		case OUTCOME_STOPPED:
+		case OUTCOME_GAVE_WAY:
+			was_in_vain = run->won <= 0;
+			break;
+		case OUTCOME_FAILED:
+			was_in_vain = true;
+			break;
+	}
+	return was_in_vain ? Min(Max(2 * run->pause, FIRST_PAUSE), LONGEST_PAUSE) : FIRST_PAUSE;
 }
 
 /* compaction_reason_name -- as the view has it. */
@@ -291,21 +217,9 @@ compaction_figure_unit(CompactionReason reason)
 	return reasons[reason].unit;
 }
 
-/* compaction_outcome_name -- as the view and the table have it. */
+/* compaction_outcome_name -- as the view has it. */
 const char *
 compaction_outcome_name(CompactionOutcome outcome)
 {
-	Assert((unsigned) outcome < lengthof(outcomes));
-	return outcomes[outcome];
-}
-
-/* compaction_outcome_of -- the outcome of that name; OUTCOME_NONE if there is no such
-name. */
-CompactionOutcome
-compaction_outcome_of(const char *name)
-{
-	for (int i = 0; i < lengthof(outcomes); i++)
-		if (strcmp(name, outcomes[i]) == 0)
-			return i;
-	return OUTCOME_NONE;
+	return (unsigned) outcome < lengthof(outcomes) ? outcomes[outcome] : "?";
 }

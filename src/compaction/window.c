@@ -8,11 +8,8 @@
  * that end before they begin, or as they begin, go over midnight and belong to
  * the day on which they begin.
  *
- * A window is about the clock on the wall: it has a bit for each minute that this
- * clock shows, and nothing is computed across a change of the clock.  An hour that
- * daylight saving leaves out has no window; one that comes twice has it twice.
- * window_next_change asks the clock about each hour to come, and about each minute of
- * an hour in which it was changed, to find when the window opens or ends.
+ * A window is about the clock on the wall: it has a bit for each minute that this clock
+ * shows, and nothing is computed across a change of the clock.
  *
  * Portions Copyright (c) 2026, the pg_cyclone developers
  *
@@ -23,25 +20,17 @@
 #include <ctype.h>
 #include <strings.h>
 
-#include "datatype/timestamp.h"
-
-#include "compaction/window.h"
-
-/* Longer than a week, as a change of the clock may leave out a week's window. */
-#define LONGEST_LOOK	(2 * MINUTES_PER_WEEK)
-
-/* In how many minutes the clock is changed once at most; LONGEST_LOOK is a multiple of it. */
-#define STEP			60
+#include "compaction/compaction.h"
 
 #define EVERY_DAY		0x7f
 
-static bool parse_item(const char **at, CompactionWindow *window, const char **problem);
-static bool parse_days(const char **at, int *days, const char **problem);
-static int	parse_day(const char **at);
-static bool parse_hours(const char **at, int *from, int *to, const char **problem);
-static int	parse_time(const char **at);
-static void skip_spaces(const char **at);
-static void add_minutes(CompactionWindow *window, int days, int from, int to);
+static bool read_window_item(const char **at, CompactionWindow *window, const char **problem);
+static bool read_window_days(const char **at, int *days, const char **problem);
+static int	read_window_day(const char **at);
+static bool read_window_hours(const char **at, int *from, int *to, const char **problem);
+static int	read_window_time(const char **at);
+static void skip_window_spaces(const char **at);
+static void add_window_minutes(CompactionWindow *window, int days, int from, int to);
 
 /*
  * window_parse
@@ -54,7 +43,7 @@ window_parse(const char *text, CompactionWindow *window, const char **problem)
 	const char *at = text;
 
 	memset(window, 0, sizeof(*window));
-	skip_spaces(&at);
+	skip_window_spaces(&at);
 	if (*at == '\0')
 	{
 		memset(window, 0xff, sizeof(*window));
@@ -62,9 +51,9 @@ window_parse(const char *text, CompactionWindow *window, const char **problem)
 	}
 	for (;;)
 	{
-		if (!parse_item(&at, window, problem))
+		if (!read_window_item(&at, window, problem))
 			return false;
-		skip_spaces(&at);
+		skip_window_spaces(&at);
 		if (*at == '\0')
 			return true;
 		if (*at != ',')
@@ -84,43 +73,15 @@ window_has(const CompactionWindow *window, int minute)
 	return (window->minutes[minute / 8] & (1 << (minute % 8))) != 0;
 }
 
-/*
- * window_next_change
- *		In how many seconds the window opens or ends; -1 if it does neither in two
- *		weeks.
- */
-int64
-window_next_change(const CompactionWindow *window, pg_time_t moment, WallClock clock)
-{
-	bool		is_open = window_has(window, clock(moment));
-	pg_time_t	begin = moment - moment % SECS_PER_MINUTE;
-
-	for (int i = 0; i < LONGEST_LOOK; i += STEP)
-	{
-		int			first = clock(begin);
-		bool		is_changed = clock(begin + STEP * SECS_PER_MINUTE) != (first + STEP) % MINUTES_PER_WEEK;
-
-		for (int j = 1; j <= STEP; j++)
-		{
-			pg_time_t	minute = begin + j * SECS_PER_MINUTE;
-
-			if (window_has(window, is_changed ? clock(minute) : (first + j) % MINUTES_PER_WEEK) != is_open)
-				return minute - moment;
-		}
-		begin += STEP * SECS_PER_MINUTE;
-	}
-	return -1;
-}
-
-/* parse_item -- read days, hours, or both, into the window. */
+/* read_window_item -- read days, hours, or both, into the window. */
 static bool
-parse_item(const char **at, CompactionWindow *window, const char **problem)
+read_window_item(const char **at, CompactionWindow *window, const char **problem)
 {
 	int			days = EVERY_DAY;
 	int			from = 0;
 	int			to = MINUTES_PER_DAY;
 
-	skip_spaces(at);
+	skip_window_spaces(at);
 	if (!isalpha((unsigned char) **at) && !isdigit((unsigned char) **at))
 	{
 		*problem = "Days or hours are missing.";
@@ -128,29 +89,29 @@ parse_item(const char **at, CompactionWindow *window, const char **problem)
 	}
 	if (isalpha((unsigned char) **at))
 	{
-		if (!parse_days(at, &days, problem))
+		if (!read_window_days(at, &days, problem))
 			return false;
-		skip_spaces(at);
+		skip_window_spaces(at);
 	}
-	if (isdigit((unsigned char) **at) && !parse_hours(at, &from, &to, problem))
+	if (isdigit((unsigned char) **at) && !read_window_hours(at, &from, &to, problem))
 		return false;
-	add_minutes(window, days, from, to);
+	add_window_minutes(window, days, from, to);
 	return true;
 }
 
-/* parse_days -- read a day, or the first and the last of some, which may go around the week's end. */
+/* read_window_days -- read a day, or the first and the last of some, which may go around the week's end. */
 static bool
-parse_days(const char **at, int *days, const char **problem)
+read_window_days(const char **at, int *days, const char **problem)
 {
-	int			first = parse_day(at);
+	int			first = read_window_day(at);
 	int			last = first;
 
-	skip_spaces(at);
+	skip_window_spaces(at);
 	if (first >= 0 && **at == '-')
 	{
 		(*at)++;
-		skip_spaces(at);
-		last = parse_day(at);
+		skip_window_spaces(at);
+		last = read_window_day(at);
 	}
 	if (first < 0 || last < 0)
 	{
@@ -163,9 +124,9 @@ parse_days(const char **at, int *days, const char **problem)
 	return true;
 }
 
-/* parse_day -- read a day; returns its number from Sunday on, or -1. */
+/* read_window_day -- read a day; returns its number from Sunday on, or -1. */
 static int
-parse_day(const char **at)
+read_window_day(const char **at)
 {
 	static const char *const names[] = {"sun", "mon", "tue", "wed", "thu", "fri", "sat"};
 
@@ -180,17 +141,17 @@ parse_day(const char **at)
 	return -1;
 }
 
-/* parse_hours -- read hours; from and to are minutes. */
+/* read_window_hours -- read hours; from and to are minutes. */
 static bool
-parse_hours(const char **at, int *from, int *to, const char **problem)
+read_window_hours(const char **at, int *from, int *to, const char **problem)
 {
-	*from = parse_time(at);
-	skip_spaces(at);
+	*from = read_window_time(at);
+	skip_window_spaces(at);
 	if (*from >= 0 && *from < MINUTES_PER_DAY && **at == '-')
 	{
 		(*at)++;
-		skip_spaces(at);
-		*to = parse_time(at);
+		skip_window_spaces(at);
+		*to = read_window_time(at);
 		if (*to >= 0 && *to <= MINUTES_PER_DAY)
 			return true;
 	}
@@ -198,9 +159,9 @@ parse_hours(const char **at, int *from, int *to, const char **problem)
 	return false;
 }
 
-/* parse_time -- read a time of 00:00 to 24:59; returns its minutes, or -1. */
+/* read_window_time -- read a time of 00:00 to 24:59; returns its minutes, or -1. */
 static int
-parse_time(const char **at)
+read_window_time(const char **at)
 {
 	const char *p = *at;
 	int			hour = 0;
@@ -216,17 +177,17 @@ parse_time(const char **at)
 	return hour <= 24 && minute < 60 ? hour * 60 + minute : -1;
 }
 
-/* skip_spaces -- go on to the next character that is no space. */
+/* skip_window_spaces -- go on to the next character that is no space. */
 static void
-skip_spaces(const char **at)
+skip_window_spaces(const char **at)
 {
 	while (isspace((unsigned char) **at))
 		(*at)++;
 }
 
-/* add_minutes -- these hours of these days are in the window. */
+/* add_window_minutes -- these hours of these days are in the window. */
 static void
-add_minutes(CompactionWindow *window, int days, int from, int to)
+add_window_minutes(CompactionWindow *window, int days, int from, int to)
 {
 	Assert((days & ~EVERY_DAY) == 0);
 	Assert(from >= 0 && from < MINUTES_PER_DAY);

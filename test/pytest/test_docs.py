@@ -449,7 +449,7 @@ def test_rolling_out(new_cluster):
 @pytest.mark.full
 @pytest.mark.parametrize("preload", ["pg_cyclone", ""])
 def test_pg_upgrade(pg_major, prefix, preload):
-    """A server of the oldest version that is tested becomes one of this; views, policies and settings come along."""
+    """A server of the oldest version that is tested becomes one of this; views, labels and settings come along."""
     oldest = int(os.environ["PG_VERSIONS"].split()[0])
     old_prefix = build.install(oldest, debug_points=True, werror=True)
     config = {"shared_preload_libraries": "pg_cyclone", "cyclone.latency_target": "auto"}
@@ -461,7 +461,8 @@ def test_pg_upgrade(pg_major, prefix, preload):
         old.start()
         old.sql("CREATE EXTENSION pg_cyclone")
         old.sql("CREATE TABLE orders AS SELECT generate_series(1, 1000) AS id")
-        old.sql("SELECT cyclone.compaction_policy('orders', hours => 'Sun')")
+        if preload:
+            old.sql("SECURITY LABEL FOR pg_cyclone ON TABLE orders IS 'threshold=50'")
         old.sql("CREATE VIEW mine AS SELECT relation, outcome FROM cyclone.history")
         old.sql("ALTER ROLE CURRENT_USER SET cyclone.audit = 1")
         old.stop()
@@ -470,7 +471,7 @@ def test_pg_upgrade(pg_major, prefix, preload):
         run_program(prefix, "pg_upgrade", *folders, "-U", "postgres", **{**as_server_user(), "cwd": new.home})
         new.config["shared_preload_libraries"] = "pg_cyclone"
         new.start()
-        assert new.sql("SELECT relation::text, hours FROM cyclone.compaction_policies") == [("orders", "Sun")]
+        assert new.sql("SELECT relation::text, label FROM cyclone.compaction_details") == [("orders", "threshold=50" if preload else None)]
         assert new.sql("SELECT count(*) >= 0 FROM mine") == [(True,)]
         assert new.sql("SHOW cyclone.audit") == [("1",)]
         with new.connect() as conn:

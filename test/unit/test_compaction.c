@@ -21,31 +21,6 @@ enum
 	SUN, MON, TUE, WED, THU, FRI, SAT
 };
 
-/* How far the clock on the wall is ahead before a change, and after it */
-static pg_time_t change_at;
-static int	ahead_before;
-static int	ahead_after;
-
-/* How often it was asked */
-static int	looks;
-
-/* wall_clock -- what it shows; the epoch was on a Thursday. */
-static int
-wall_clock(pg_time_t moment)
-{
-	pg_time_t	local = moment + (moment < change_at ? ahead_before : ahead_after);
-
-	looks++;
-	return (local / 60 + THU * MINUTES_PER_DAY) % MINUTES_PER_WEEK;
-}
-
-/* utc -- a clock that nobody changes. */
-static void
-utc(void)
-{
-	change_at = ahead_before = ahead_after = 0;
-}
-
 /* at -- a minute of the week. */
 static int
 at(int day, int hour, int minute)
@@ -140,62 +115,14 @@ test_wrong_windows(void)
 	}
 }
 
-/* test_next_change -- to the second, and never where there is none, which doesn't take a look at each minute. */
-static void
-test_next_change(void)
-{
-	CompactionWindow window = read_window("Thu 01:00-02:00");
-
-	utc();
-	CHECK_EQ(window_next_change(&window, 0, wall_clock), HOUR);
-	CHECK_EQ(window_next_change(&window, HOUR - 1, wall_clock), 1);
-	CHECK_EQ(window_next_change(&window, HOUR, wall_clock), HOUR);
-	CHECK_EQ(window_next_change(&window, 2 * HOUR - 1, wall_clock), 1);
-	CHECK_EQ(window_next_change(&window, 2 * HOUR, wall_clock), 7 * 24 * HOUR - HOUR);
-	window = read_window("");
-	looks = 0;
-	CHECK_EQ(window_next_change(&window, 12345, wall_clock), -1);
-	CHECK(looks < 1000);
-}
-
-/*
- * test_daylight_saving
- *		A window over the change is an hour shorter or longer; one in the hour that is
- *		left out doesn't come, in the one that comes twice it does so twice.
- */
-static void
-test_daylight_saving(void)
-{
-	CompactionWindow night = read_window("00:00-05:00");
-	CompactionWindow change = read_window("02:00-03:00");
-
-	/* in spring: 02:00 becomes 03:00 */
-	change_at = 2 * HOUR;
-	ahead_before = 0;
-	ahead_after = HOUR;
-	CHECK_EQ(window_next_change(&night, 0, wall_clock), 4 * HOUR);
-	CHECK_EQ(window_next_change(&night, 90 * 60 + 7, wall_clock), 4 * HOUR - 90 * 60 - 7);
-	CHECK_EQ(window_next_change(&change, 0, wall_clock), 25 * HOUR);
-
-	/* in autumn: 03:00 becomes 02:00 */
-	change_at = 3 * HOUR;
-	ahead_before = 0;
-	ahead_after = -HOUR;
-	CHECK_EQ(window_next_change(&night, 0, wall_clock), 6 * HOUR);
-	CHECK_EQ(window_next_change(&night, 150 * 60, wall_clock), 6 * HOUR - 150 * 60);
-	CHECK_EQ(window_next_change(&change, 2 * HOUR, wall_clock), 2 * HOUR);
-	utc();
-}
-
 /* usual -- a table that is due: 4 GB, of which half can be won. */
 static CompactionFacts
 usual(void)
 {
 	CompactionFacts facts = {
-		.is_on = true,.is_listed = true,.is_wanted = true,.window_is_valid = true,
-		.is_sampled = true,.sampled_since = HOUR,.bytes = 4 * GB,.sampled_bytes = 4 * GB,.rows = 1000,
-		.changes = 500,.sampled_changes = 500,.would_win = 2 * GB,.min_size = GB / 8,
-		.threshold = 30,.cooldown = 24 * HOUR,.wal_left = -1,.window_is_open = true
+		.is_on = true,.is_wanted = true,.is_sampled = true,.window_is_open = true,
+		.sampled_since = HOUR,.bytes = 4 * GB,.sampled_bytes = 4 * GB,.rows = 1000,
+		.changes = 500,.sampled_changes = 500,.would_win = 2 * GB,.least = GB / 8,.threshold = 30
 	};
 
 	return facts;
@@ -228,18 +155,16 @@ test_reasons(void)
 	EXPECT(facts.is_standby = true, COMPACTION_STANDBY, 0);
 	EXPECT((facts.is_running = true, facts.running_since = 7), COMPACTION_RUNNING, 7);
 	EXPECT(facts.is_on = false, COMPACTION_OFF, 0);
-	EXPECT(facts.is_listed = false, COMPACTION_OTHER_DATABASE, 0);
-	EXPECT(facts.is_wanted = false, COMPACTION_NEVER, 0);
+	EXPECT(facts.is_wanted = false, COMPACTION_LABEL, 0);
 	EXPECT(facts.is_left = true, COMPACTION_LEFT, 0);
-	EXPECT(facts.window_is_valid = false, COMPACTION_WRONG_WINDOW, 0);
 	EXPECT(facts.bytes = GB / 16, COMPACTION_SMALL, GB / 16);
 	EXPECT(facts.is_sampled = false, COMPACTION_NOT_SAMPLED, 4 * GB);
 	EXPECT(facts.would_win = GB / 16, COMPACTION_LITTLE, GB / 16);
 	EXPECT(facts.would_win = GB, COMPACTION_SHARE, 25);
 	EXPECT(facts.breaker_is_open = true, COMPACTION_BREAKER, 0);
+	EXPECT(facts.pause_left = 12, COMPACTION_PAUSE, 12);
+	EXPECT((facts.pause_left = 12, facts.is_sampled = false), COMPACTION_PAUSE, 12);
 	EXPECT(facts.held_since = 900, COMPACTION_HELD, 900);
-	EXPECT(facts.wal_left = 4 * GB - 1, COMPACTION_WAL, 4 * GB);
-	EXPECT((facts.wal_left = 4 * GB, facts.last_bytes = 2 * GB, facts.last_wal = 3 * GB), COMPACTION_WAL, 6 * GB);
 	EXPECT((facts.window_is_open = false, facts.window_opens = 60), COMPACTION_WINDOW, 60);
 }
 
@@ -263,12 +188,11 @@ test_limits_are_reached(void)
 {
 	CompactionFacts facts = usual();
 
-	facts.min_size = facts.would_win;
+	facts.least = facts.would_win;
 	facts.threshold = 50;
-	facts.wal_left = compaction_wal(&facts);
 	CHECK_EQ(compaction_decide(&facts).reason, COMPACTION_DUE);
 	facts.bytes = facts.sampled_bytes = facts.would_win = 0;
-	facts.min_size = facts.threshold = 0;
+	facts.least = facts.threshold = 0;
 	CHECK_EQ(compaction_decide(&facts).reason, COMPACTION_DUE);
 }
 
@@ -285,47 +209,65 @@ test_stale_samples(void)
 	EXPECT(facts.sampled_bytes = 4.3 * GB, COMPACTION_NOT_SAMPLED, 4 * GB);
 }
 
-/* test_pauses -- they double, up to a bound, and end. */
+/* pause_after -- a run that came long after a pause of that many hours; in hours. */
+static double
+pause_after(CompactionOutcome outcome, double won, double hours)
+{
+	CompactionRun run = {
+		.outcome = outcome,.was_begun = true,.won = won,.expected = 10,.pause = hours * HOUR,
+		.rested = 1000 * HOUR
+	};
+
+	return compaction_pause(&run) / HOUR;
+}
+
+/* test_pauses -- an hour, but twice as long as before after a run in vain, up to a month. */
 static void
 test_pauses(void)
 {
-	double		pace = 2 * GB / (4 * GB / READ_PACE + 2 * GB / MOVE_PACE);
-
-	EXPECT((facts.outcome = OUTCOME_DONE, facts.ended_since = HOUR), COMPACTION_COOLDOWN, 23 * HOUR);
-	EXPECT((facts.outcome = OUTCOME_DONE, facts.ended_since = 24 * HOUR), COMPACTION_DUE, pace);
-	EXPECT((facts.outcome = OUTCOME_DONE, facts.backoff = 2), COMPACTION_COOLDOWN, 4 * 24 * HOUR);
-	EXPECT((facts.outcome = OUTCOME_DONE, facts.backoff = 99), COMPACTION_COOLDOWN, 32 * 24 * HOUR);
-	EXPECT((facts.outcome = OUTCOME_FAILED, facts.failures = 1), COMPACTION_FAILED, HOUR);
-	EXPECT((facts.outcome = OUTCOME_FAILED, facts.failures = 3), COMPACTION_FAILED, 4 * HOUR);
-	EXPECT((facts.outcome = OUTCOME_KILLED, facts.failures = 1000), COMPACTION_KILLED, 7 * 24 * HOUR);
-	EXPECT((facts.outcome = OUTCOME_GAVE_WAY, facts.failures = 2), COMPACTION_GAVE_WAY, 20 * 60);
-	EXPECT(facts.outcome = OUTCOME_STOPPED, COMPACTION_DUE, pace);
-	EXPECT((facts.outcome = OUTCOME_STOPPED, facts.failures = 1), COMPACTION_DUE, pace);
-	EXPECT((facts.outcome = OUTCOME_STOPPED, facts.failures = 2), COMPACTION_STOPPED, 12 * HOUR);
-	EXPECT((facts.outcome = OUTCOME_STOPPED, facts.failures = 4), COMPACTION_STOPPED, 48 * HOUR);
-	EXPECT((facts.outcome = OUTCOME_STOPPED, facts.failures = 40), COMPACTION_STOPPED, 7 * 24 * HOUR);
+	CHECK_EQ(pause_after(OUTCOME_DONE, 5, 0), 1);
+	CHECK_EQ(pause_after(OUTCOME_DONE, 5, 8), 1);
+	CHECK_EQ(pause_after(OUTCOME_DONE, 4, 0), 1);
+	CHECK_EQ(pause_after(OUTCOME_DONE, 4, 1), 2);
+	CHECK_EQ(pause_after(OUTCOME_DONE, -1, 2), 4);
+	CHECK_EQ(pause_after(OUTCOME_FAILED, 9, 4), 8);
+	CHECK_EQ(pause_after(OUTCOME_FAILED, 0, 500), 720);
+	CHECK_EQ(pause_after(OUTCOME_FAILED, 0, 720), 720);
 }
 
-/* test_stops_in_vain -- neither those that have won something, nor short ones. */
+/* test_interrupted_runs -- are in vain only if they have won nothing. */
 static void
-test_stops_in_vain(void)
+test_interrupted_runs(void)
 {
-	CHECK(compaction_stop_was_in_vain(0, HOUR));
-	CHECK(compaction_stop_was_in_vain(-GB, LONG_RUN));
-	CHECK(!compaction_stop_was_in_vain(1, HOUR));
-	CHECK(!compaction_stop_was_in_vain(0, LONG_RUN - 1));
+	for (CompactionOutcome outcome = OUTCOME_STOPPED; outcome <= OUTCOME_GAVE_WAY; outcome++)
+	{
+		CHECK_EQ(pause_after(outcome, 1, 8), 1);
+		CHECK_EQ(pause_after(outcome, 0, 8), 16);
+		CHECK_EQ(pause_after(outcome, -1, 8), 16);
+	}
 }
 
-/* test_cooldown_backs_off -- where a run was in vain, or was undone at once; else it is as set. */
+/* test_pause_of_what_does_not_last -- doubles where a table was due again as soon as it might be. */
 static void
-test_cooldown_backs_off(void)
+test_pause_of_what_does_not_last(void)
 {
-	CHECK_EQ(compaction_backoff(0, 10, 10, -1, HOUR), 0);
-	CHECK_EQ(compaction_backoff(0, 4, 10, -1, HOUR), 1);
-	CHECK_EQ(compaction_backoff(0, 10, 10, HOUR, HOUR), 1);
-	CHECK_EQ(compaction_backoff(1, 10, 10, 2 * HOUR, HOUR), 2);
-	CHECK_EQ(compaction_backoff(1, 10, 10, 3 * HOUR, HOUR), 0);
-	CHECK_EQ(compaction_backoff(MAX_BACKOFF, 0, 10, -1, HOUR), MAX_BACKOFF);
+	CompactionRun run = {.outcome = OUTCOME_DONE,.was_begun = true,.won = 10,.expected = 10,.pause = 4 * HOUR};
+
+	run.rested = 5 * HOUR - 1;
+	CHECK_EQ(compaction_pause(&run), 8 * HOUR);
+	run.rested = 5 * HOUR;
+	CHECK_EQ(compaction_pause(&run), HOUR);
+}
+
+/* test_locked_tables -- it is no fault of theirs that another session had them when we came. */
+static void
+test_locked_tables(void)
+{
+	CompactionRun run = {.outcome = OUTCOME_GAVE_WAY,.expected = 10};
+
+	CHECK_EQ(compaction_pause(&run), HOUR);
+	run.pause = 4 * HOUR;
+	CHECK_EQ(compaction_pause(&run), 4 * HOUR);
 }
 
 /* test_what_wins_most_comes_first -- a second, by the last run if there was one. */
@@ -337,20 +279,10 @@ test_what_wins_most_comes_first(void)
 	CompactionFacts slow = usual();
 
 	small.bytes = small.sampled_bytes = 2.5 * GB;
-	slow.last_seconds = 4 * HOUR;
-	slow.last_bytes = 8 * GB;
+	slow.pace = 4 * HOUR / (8 * GB);
 	CHECK(compaction_decide(&small).figure > compaction_decide(&large).figure);
-	CHECK_EQ(compaction_seconds(&slow), 2 * HOUR);
+	CHECK_EQ(expected_seconds(&slow), 2 * HOUR);
 	CHECK(compaction_decide(&slow).figure < compaction_decide(&large).figure);
-}
-
-/* test_names -- of outcomes, there and back. */
-static void
-test_names(void)
-{
-	for (CompactionOutcome outcome = OUTCOME_NONE; outcome <= OUTCOME_KILLED; outcome++)
-		CHECK_EQ(compaction_outcome_of(compaction_outcome_name(outcome)), outcome);
-	CHECK_EQ(compaction_outcome_of("?"), OUTCOME_NONE);
 }
 
 /* main -- run all tests. */
@@ -360,16 +292,14 @@ main(void)
 	UNIT_RUN(test_windows_are_read);
 	UNIT_RUN(test_edges);
 	UNIT_RUN(test_wrong_windows);
-	UNIT_RUN(test_next_change);
-	UNIT_RUN(test_daylight_saving);
 	UNIT_RUN(test_reasons);
 	UNIT_RUN(test_no_samples_outside_the_window);
 	UNIT_RUN(test_limits_are_reached);
 	UNIT_RUN(test_stale_samples);
 	UNIT_RUN(test_pauses);
-	UNIT_RUN(test_stops_in_vain);
-	UNIT_RUN(test_cooldown_backs_off);
+	UNIT_RUN(test_interrupted_runs);
+	UNIT_RUN(test_pause_of_what_does_not_last);
+	UNIT_RUN(test_locked_tables);
 	UNIT_RUN(test_what_wins_most_comes_first);
-	UNIT_RUN(test_names);
 	return unit_end();
 }
