@@ -4,7 +4,7 @@
  *	  Filling the pages of a new heap, in several processes at a time.
  *
  * Each process fills pages in memory of its own, and writes a run of them at a
- * time (see new_blocks.c), so the new rows are in about the order of the old
+ * time (new_blocks.c), so the new rows are in about the order of the old
  * ones.  A process that ends hands over its last page, if that isn't full, and the
  * leader adds the tuples of these pages to its own.
  *

@@ -59,7 +59,7 @@ extern NewPlace new_pages_place(NewPages *pages);
 extern void new_place_next(NewPlace *place, Size len);
 extern void new_place_end_page(NewPlace *place);
 
-/* The end, see above; they write pages, so no page may be locked. */
+/* Called at the end; these write pages, so no page may be locked. */
 extern bool new_pages_hand_over(NewPages *pages, Page leftover);
 extern void new_pages_take_over(NewPages *pages, Page leftover);
 extern void new_pages_end(NewPages *pages);

@@ -185,6 +185,12 @@ def test_a_fault_whose_place_is_gone_is_found(monkeypatch, tmp_path):
     assert len(check.problems([check.Mutant("once", "", "some.c", "once\n", "", ["test_gone.py"])])) == 1
 
 
+@pytest.mark.parametrize("lines, found", [(25, 0), (26, 1)])
+def test_a_long_head_is_found(check_c, lines, found):
+    text = "/*\n" + " *\n" * (lines - 2) + " */\n#include \"postgres.h\"\n\n/*" + "\n" * 40 + "*/\n"
+    assert len(check_c.head_length(Path("src/file.c"), text)) == found
+
+
 def test_a_file_that_writes_and_is_not_listed_is_found():
     check = script("check-writes")
     map_page = "| file | what |\n|---|---|\n| `a/page.c` | pages |\n| `a/map.c` | nothing any more |\n| `gone.c` | |\n\n## Next\n\n| `other.c` | |\n"

@@ -340,7 +340,7 @@ btree_visit_page(BtreeScan *scan, Buffer buffer)
 /*
  * visit_chain
  *		Visit the pages that a page's tuples may have moved to, until the chain
- *		ends.  See the top of this file.
+ *		ends.
  *
  * Unless we may wait, a page that can't be locked soon is put off, and the
  * rest of the chain with it.  The caller has no page of the index pinned.

@@ -356,7 +356,7 @@ gist_visit_page(GistScan *scan, Buffer buffer)
 /*
  * follow_chain
  *		Visit the pages that a page's entries may have moved to, until the chain
- *		ends.  See the top of this file.
+ *		ends.
  *
  * The caller has no page of the index locked.
  */
