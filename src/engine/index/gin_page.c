@@ -21,7 +21,6 @@
 #include "utils/rel.h"
 
 #include "compat.h"
-#include "engine/index/gin_check.h"
 #include "engine/index/gin_page.h"
 #include "engine/index/index_kind.h"
 
@@ -41,6 +40,37 @@ static void rewrite_posting_leaf(GinPages *pages, Buffer buffer);
 static int	count_dead(const GinPages *pages, int first, int ntids);
 static GinPostingList *compress_live(GinPages *pages, int first, int ntids, int nlive,
 									 Size max_size, BlockNumber blkno);
+
+/* gin_report_corruption -- raise an error: what is on a page can't be right. */
+void
+gin_report_corruption(Relation index, BlockNumber blkno)
+{
+	ereport(ERROR,
+			(errcode(ERRCODE_INDEX_CORRUPTED),
+			 errmsg("index \"%s\" contains unexpected data in block %u",
+					RelationGetRelationName(index), blkno),
+			 errhint("Please REINDEX it.")));
+}
+
+/* gin_page_is -- is a locked page one of GIN's, of the kind that these flags describe? */
+bool
+gin_page_is(Buffer buffer, uint16 flags)
+{
+	Page		page = BufferGetPage(buffer);
+
+	Assert(compat_is_locked(buffer));
+	return !PageIsNew(page) &&
+		PageGetSpecialSize(page) == MAXALIGN(sizeof(GinPageOpaqueData)) &&
+		(GinPageGetOpaque(page)->flags & GIN_KIND_FLAGS) == flags;
+}
+
+/* gin_check_page -- raise an error if gin_page_is says no. */
+void
+gin_check_page(Relation index, Buffer buffer, uint16 flags)
+{
+	if (!gin_page_is(buffer, flags))
+		gin_report_corruption(index, BufferGetBlockNumber(buffer));
+}
 
 /* gin_pages_begin -- get ready for work at leaf pages; palloc'd. */
 GinPages *

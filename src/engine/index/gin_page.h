@@ -62,4 +62,15 @@ extern void gin_pages_end(GinPages *pages);
 extern void gin_clean_entry_leaf(GinPages *pages, Buffer buffer);
 extern bool gin_clean_posting_leaf(GinPages *pages, Buffer buffer);
 
+/* What a page is, of the flags in its special space */
+#define GIN_KIND_FLAGS		(GIN_DATA | GIN_LEAF | GIN_DELETED | GIN_META | GIN_LIST)
+
+/*
+ * gin_page_is wants any lock on the page; gin_check_page, too, and raises an error if the
+ * page is of another kind.  gin_report_corruption raises that error.
+ */
+extern bool gin_page_is(Buffer buffer, uint16 flags);
+extern void gin_check_page(Relation index, Buffer buffer, uint16 flags);
+extern void gin_report_corruption(Relation index, BlockNumber blkno);
+
 #endif							/* CYCLONE_GIN_PAGE_H */

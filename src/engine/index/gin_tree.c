@@ -21,7 +21,6 @@
 #include "utils/rel.h"
 
 #include "compat.h"
-#include "engine/index/gin_check.h"
 #include "engine/index/gin_page.h"
 #include "engine/index/gin_tree.h"
 #include "engine/index/index_kind.h"
