@@ -13,12 +13,7 @@
  * exits.  An immediate stop of the server ends workers without that; a person asked for
  * it, so the postmaster crosses out all notes of workers as it exits in good order.
  *
- * A server that starts from a base backup has a copy of another server's notes, which had
- * not crashed.  It ignores the tables that were being vacuumed there, and takes over the
- * breakers, as it has the same tables.  A snapshot of the whole disk looks like a crash.
- * That does no harm: a table or two are left to PostgreSQL for a while.
- *
- * Breakers have the first places of the file, and behind them is a place for each process.
+ * README.md says more.
  *
  * Portions Copyright (c) 2026, the pg_cyclone developers
  *

@@ -15,16 +15,7 @@
  * At the wanted backlog that is the standby's own speed; it falls smoothly beyond, and
  * is nothing at the bound.  WAL that others write is taken off.
  *
- * The law sees how fast a standby is only while it has a backlog.  While it has none
- * the law takes it for somewhat faster than what it was given, so the rate goes up
- * until it has one, or until vacuums write as fast as they can.
- *
- * Some tell of their progress every few seconds only (pg_recvlogical, subscribers of
- * other makes).  Between two such reports nothing is known of their speed, and each
- * has a backlog.  So the law learns at a report only, of all the time since the one
- * before.  Meanwhile the backlog, which is known, bounds what is written.
- *
- * Nothing here knows of the server: test/pytest/test_guards_law.py simulates it.
+ * README.md says more.
  *
  * Portions Copyright (c) 2026, the pg_cyclone developers
  *

@@ -10,19 +10,7 @@
  * keep locked.  They find the old place being deleted by a running transaction,
  * ours, wait for it, and then find the new one.
  *
- * Exclusion constraints have no such page.  A session that makes an entry there looks for
- * other entries afterwards, and relies on all sessions to do the same.  It may miss the new
- * place, as it was past it, and then the old one, if we have committed before it gets
- * there.  But then its entry was there before ours was.  So we look for its entry, too.
- * The session is still at it, as either place makes it wait for us; then the move has to
- * be undone.  Rows that are committed excluded the row before it moved, so they don't
- * matter.
- *
- * The session may be a process of this pass, if two rows exclude each other.  The
- * constraint doesn't allow that, but a changed operator may have brought it about.  Then
- * both may undo their batches, and neither waits for the other.  In the end one of the
- * rows stays where it is, in the worst case both.  It counts as a row in use, and the
- * pass goes on.
+ * README.md says more.
  *
  * Portions Copyright (c) 2026, the pg_cyclone developers
  *

@@ -11,30 +11,7 @@
  * without the mark that tells logical decoding of new rows.  That makes decoding
  * pass it over, as for a catalog's rows.
  *
- * The second can't be one of the server's kinds for updates and deletions, as
- * these are decoded.  It is a generic record: bytes, and where on the page they
- * come.  An image of the page is written only if the server wants one, as the page
- * is changed for the first time since the last checkpoint.  What generic records
- * don't know, we see to:
- *
- * - The visibility map.  The bits of a page to be vacated have been taken out
- *	 before (tail_plan.c), which was logged.  If there are some nonetheless, they are
- *	 taken out by a record of the first kind that inserts nothing, under the same
- *	 locks.  After a crash between the two records a page is not all-visible that could
- *	 be, and that is all.
- * - What a page on a standby may lack: hints, and the space behind rows of odd
- *	 length.  Readers don't care, but wal_consistency_checking compares pages after
- *	 a generic record byte by byte, but for the hole.  So if that is on, the record has
- *	 all such bytes of the page: of each header the part from xmax on, as another
- *	 session might give it a hint.  Otherwise it has those of the changed headers
- *	 only.  Hints are true wherever the record is replayed, as what they tell of is
- *	 in the WAL before it.
- *
- * A page that is as good as empty takes a row even if less than the fillfactor
- * wants is then free, as the server has it: no page would take that row
- * otherwise.
- *
- * If a crash leaves one of the two, it belongs to a transaction that didn't commit.
+ * README.md says more.
  *
  * Portions Copyright (c) 2026, the pg_cyclone developers
  *

@@ -12,23 +12,7 @@
  *		a TOAST table, the values (value_move.c)
  *	 4. wait a little for transactions that still need the old versions
  *
- * and so on until the table is as small as its rows allow, or nothing more can be
- * won.  The last step is a VACUUM.  The TOAST table comes first, as moving its
- * values makes new versions of rows.  At the end, indexes that have become too large
- * are built anew beside the old ones (index_shrink.c).  That of the TOAST table isn't:
- * while REINDEX CONCURRENTLY is at it, other sessions may find no valid index there,
- * or not all of a value.
- *
- * All of it happens under the lock of a plain VACUUM, held for the session, in
- * several transactions, each of which leaves the table as valid as it was.  So it can
- * be interrupted at any moment, and what has been achieved stays.  The TOAST table is
- * locked in the same way during its turn, or another VACUUM could cut off what a plan
- * is about.  Each VACUUM that takes both locks takes them in this order.
- *
- * An error in a transaction ends these locks, as the abort releases all.  An error
- * outside of any does not, and the session would keep them.  So all that allocates
- * memory, waits, or serves interrupts is in a transaction.  Between transactions there
- * are only assignments, and releases of what is held.
+ * README.md says more.
  *
  * Portions Copyright (c) 2026, the pg_cyclone developers
  *

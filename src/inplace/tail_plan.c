@@ -15,14 +15,7 @@
  * during the VACUUM before, and then, if the table has grown nonetheless, for
  * twice as much as it has grown by.
  *
- * A VACUUM between two passes keeps the tail out of the map; when it has ended, the
- * plan notes the room in the tail.  If it is cancelled before, that room stays
- * unknown until the page changes or a VACUUM looks at it again.  As the page may be
- * all-visible, that is the next VACUUM (FULL INPLACE), which skips no page at first,
- * or an aggressive VACUUM.  Nothing else is lost: rows are put elsewhere, and any
- * VACUUM cuts off an empty end, as it doesn't ask the map.  To note the room as the
- * VACUUM goes would offer it while that lasts, for a part of the map has no more than
- * one page, and new rows would keep the end from being cut off.
+ * README.md says more.
  *
  * Portions Copyright (c) 2026, the pg_cyclone developers
  *

@@ -15,19 +15,7 @@
  * lock_timeout would end a process that waits for another of its team, although
  * no other session knows of the file.
  *
- * The server's bulk writer (smgr_bulk_*) doesn't fit.  It needs a page's block before
- * the page is full, and must be the only one to extend
- * the file, or it would write zeroes over other processes' pages.  The rules
- * are the same as there:
- *
- * - WAL needn't be flushed before a page is written, as the page doesn't count
- *	 until our commit record is flushed.
- * - Writes aren't registered with the checkpointer one by one, but the whole
- *	 file is at the end.  A checkpoint that has begun meanwhile knows nothing
- *	 of the pages written before it, and replay may start behind their WAL records.
- *	 Then the file is synced at once.
- * - If the transaction needs no WAL for the relation (wal_level = minimal), its
- *	 commit syncs the file.
+ * README.md says more.
  *
  * Portions Copyright (c) 2026, the pg_cyclone developers
  *
