@@ -120,7 +120,6 @@ has_places(const IndexInfo *info, TupleDesc desc)
 bool
 btree_entry_make(EntryMaker *maker, Datum *values, bool *isnull)
 {
-	Assert(maker->estate != NULL);
 	Assert(!TTS_EMPTY(maker->slot));
 	ResetPerTupleExprContext(maker->estate);
 	if (DEBUG_FAULT("new-entry"))
@@ -145,8 +144,6 @@ btree_entry_make(EntryMaker *maker, Datum *values, bool *isnull)
 void
 btree_entry_maker_end(EntryMaker *maker)
 {
-	Assert(maker->estate != NULL);
-
 	FreeExecutorState(maker->estate);
 	/* they may be in the executor's memory */
 	maker->info->ii_ExpressionsState = NIL;
