@@ -58,6 +58,8 @@ static bool read_parallel(const DefElem *def, int *nworkers);
 static bool read_ring_size(const DefElem *def, int *ring_size_kb);
 static void read_latency_target(const DefElem *def, VacuumOptions *options);
 static const char *option_string(const DefElem *def);
+static bool options_have(const List *list, const char *name);
+static List *options_without(const List *list, const char *name);
 static bool read_bool(const DefElem *def, bool *value);
 static void set_freeze_ages(VacuumParams *params);
 static const char *hint_for_unknown(const char *name);
@@ -66,7 +68,6 @@ static void refuse_without_engine(const char *option);
 static void explain_parallel(const DefElem *def);
 static void explain_full_parallel(const VacuumStmt *stmt);
 static int	read_repack_parallel(DefElem *def);
-static void refuse_repack_parallel_with(const char *what);
 static bool options_agree(const VacuumStmt *stmt, const VacuumOptions *options);
 
 /* vacuum_options_read -- see options.h. */
@@ -120,14 +121,7 @@ vacuum_options_have_dry_run(const VacuumStmt *stmt, bool *on)
 List *
 vacuum_options_without_dry_run(List *list)
 {
-	List	   *others = NIL;
-
-	foreach_node(DefElem, def, list)
-	{
-		if (strcmp(def->defname, "dry_run") != 0)
-			others = lappend(others, def);
-	}
-	return others;
+	return options_without(list, "dry_run");
 }
 
 /* vacuum_options_are_ours -- see options.h. */
@@ -147,26 +141,40 @@ vacuum_options_are_ours(const VacuumStmt *stmt)
 bool
 vacuum_options_have_full(const VacuumStmt *stmt)
 {
-	foreach_node(DefElem, def, stmt->options)
-	{
-		if (strcmp(def->defname, "full") == 0)
-			return true;
-	}
-	return false;
+	return options_have(stmt->options, "full");
 }
 
 /* vacuum_options_have_latency_target -- see options.h. */
 bool
 vacuum_options_have_latency_target(const VacuumStmt *stmt)
 {
-	if (!stmt->is_vacuumcmd)
-		return false;
-	foreach_node(DefElem, def, stmt->options)
+	return stmt->is_vacuumcmd && options_have(stmt->options, "latency_target");
+}
+
+/* options_have -- is there an option of this name in a list? */
+static bool
+options_have(const List *list, const char *name)
+{
+	foreach_node(DefElem, def, list)
 	{
-		if (strcmp(def->defname, "latency_target") == 0)
+		if (strcmp(def->defname, name) == 0)
 			return true;
 	}
 	return false;
+}
+
+/* options_without -- returns a list of the options of another name. */
+static List *
+options_without(const List *list, const char *name)
+{
+	List	   *others = NIL;
+
+	foreach_node(DefElem, def, list)
+	{
+		if (strcmp(def->defname, name) != 0)
+			others = lappend(others, def);
+	}
+	return others;
 }
 
 /* vacuum_options_read_latency_target -- see options.h. */
@@ -687,10 +695,12 @@ repack_options_read(const RepackStmt *stmt, VacuumOptions *options)
 			return false;
 	}
 
-	if (has_parallel && concurrently)
-		refuse_repack_parallel_with("CONCURRENTLY");
-	if (has_parallel && stmt->usingindex)
-		refuse_repack_parallel_with("USING INDEX");
+	if (has_parallel && (concurrently || stmt->usingindex))
+		ereport(ERROR,
+				(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
+				 errmsg("REPACK option PARALLEL cannot be used with %s",
+						concurrently ? "CONCURRENTLY" : "USING INDEX"),
+				 errhint("Leave out PARALLEL.")));
 	if (concurrently || stmt->usingindex)
 		return false;
 
@@ -704,26 +714,14 @@ repack_options_read(const RepackStmt *stmt, VacuumOptions *options)
 bool
 repack_options_have_parallel(const RepackStmt *stmt)
 {
-	foreach_node(DefElem, def, stmt->params)
-	{
-		if (strcmp(def->defname, "parallel") == 0)
-			return true;
-	}
-	return false;
+	return options_have(stmt->params, "parallel");
 }
 
 /* repack_options_for_server -- see options.h. */
 List *
 repack_options_for_server(List *list)
 {
-	List	   *others = NIL;
-
-	foreach_node(DefElem, def, list)
-	{
-		if (strcmp(def->defname, "parallel") != 0)
-			others = lappend(others, def);
-	}
-	return others;
+	return options_without(list, "parallel");
 }
 
 /*
@@ -740,17 +738,4 @@ read_repack_parallel(DefElem *def)
 				(errcode(ERRCODE_SYNTAX_ERROR),
 				 errmsg("%s option must be between 0 and %d", "PARALLEL", MAX_PARALLEL_WORKER_LIMIT)));
 	return number == 0 ? -1 : number;
-}
-
-/*
- * refuse_repack_parallel_with
- *		Raises the error for PARALLEL in a REPACK that the server has to run.
- */
-static void
-refuse_repack_parallel_with(const char *what)
-{
-	ereport(ERROR,
-			(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
-			 errmsg("REPACK option PARALLEL cannot be used with %s", what),
-			 errhint("Leave out PARALLEL.")));
 }

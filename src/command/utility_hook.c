@@ -79,8 +79,7 @@ static bool is_ours(const VacuumStmt *stmt, ProcessUtilityContext context,
 					VacuumOptions *options);
 static bool is_repack_ours(const RepackStmt *stmt, ProcessUtilityContext context,
 						   VacuumOptions *options);
-static void run_vacuum(const VacuumStmt *stmt, const VacuumOptions *options);
-static void run_repack(const RepackStmt *stmt, const VacuumOptions *options);
+static void run_ours(List *rels, const VacuumOptions *options);
 static void refuse_nested(const VacuumStmt *stmt, ProcessUtilityContext context);
 
 /* utility_hook_init -- see utility_hook.h. */
@@ -221,7 +220,7 @@ is_done(const Call *call)
 		if (distributed_is_for_other(stmt->rels, &options))
 			pass_on_for_server(call);
 		else
-			run_vacuum(stmt, &options);
+			run_ours(stmt->rels, &options);
 		return true;
 	}
 	if (!settings_enabled() || !IsUnderPostmaster || !stmt->is_vacuumcmd)
@@ -367,7 +366,7 @@ is_repack_done(const Call *call)
 
 		if (!distributed_is_for_other(rels, &options))
 		{
-			run_repack(stmt, &options);
+			run_ours(rels, &options);
 			return true;
 		}
 	}
@@ -490,14 +489,16 @@ is_repack_ours(const RepackStmt *stmt, ProcessUtilityContext context,
 }
 
 /*
- * run_vacuum
- *		Runs a VACUUM that is ours.
+ * run_ours
+ *		Runs a VACUUM or REPACK that is ours, of these relations, or of the database if
+ *		there are none.
  *
- * Like the server's it commits the transaction that it is called in and
- * returns in another one.
+ * Like the server's VACUUM it commits the transaction that it is called in and returns in
+ * another one.  If the client sends several statements at once, the server commits a
+ * REPACK of a single table together with the next ones; ours has transactions of its own.
  */
 static void
-run_vacuum(const VacuumStmt *stmt, const VacuumOptions *options)
+run_ours(List *rels, const VacuumOptions *options)
 {
 	MemoryContext context;
 	MemoryContext old;
@@ -506,21 +507,25 @@ run_vacuum(const VacuumStmt *stmt, const VacuumOptions *options)
 
 	Assert((options->params.options & (VACOPT_FULL | VACOPT_INPLACE)) != 0);
 	/* can't fail here, but tells the transaction to commit at the end */
-	PreventInTransactionBlock(true, "VACUUM");
+	PreventInTransactionBlock(true, options->is_repack ? "REPACK" : "VACUUM");
 
 	/* a child of the portal's, so that it goes away after an error */
 	context = AllocSetContextCreate(PortalContext, "Vacuum",
 									ALLOCSET_DEFAULT_SIZES);
 	old = MemoryContextSwitchTo(context);
-	ring = vacuum_options_make_ring(options);
+	ring = options->is_repack ? NULL : vacuum_options_make_ring(options);
 	/* the statement may be a cached one, and our list keeps its names */
-	named = copyObject(stmt->rels);
+	named = copyObject(rels);
 	MemoryContextSwitchTo(old);
 
 	PG_TRY();
 	{
 		pace_begin_command(options->has_latency_target ? &options->latency_target : NULL);
-		relations_vacuum(named, &options->params, ring, context);
+		if (options->is_repack)
+			repack_relations(named == NIL ? NULL : linitial_node(VacuumRelation, named),
+							 &options->params, context);
+		else
+			relations_vacuum(named, &options->params, ring, context);
 	}
 	PG_FINALLY();
 	{
@@ -530,43 +535,6 @@ run_vacuum(const VacuumStmt *stmt, const VacuumOptions *options)
 
 	MemoryContextDelete(context);
 	/* as after every utility statement */
-	CommandCounterIncrement();
-}
-
-/*
- * run_repack
- *		Runs a REPACK that is ours, likewise.
- *
- * If the client sends several statements at once, the server commits a REPACK of a single
- * table together with the next ones.  We rewrite tables in transactions of their own.
- */
-static void
-run_repack(const RepackStmt *stmt, const VacuumOptions *options)
-{
-	MemoryContext context;
-	MemoryContext old;
-	VacuumRelation *named;
-
-	PreventInTransactionBlock(true, "REPACK");
-
-	context = AllocSetContextCreate(PortalContext, "Repack",
-									ALLOCSET_DEFAULT_SIZES);
-	old = MemoryContextSwitchTo(context);
-	named = copyObject(stmt->relation);
-	MemoryContextSwitchTo(old);
-
-	PG_TRY();
-	{
-		pace_begin_command(NULL);
-		repack_relations(named, &options->params, context);
-	}
-	PG_FINALLY();
-	{
-		pace_end_command();
-	}
-	PG_END_TRY();
-
-	MemoryContextDelete(context);
 	CommandCounterIncrement();
 }
 
