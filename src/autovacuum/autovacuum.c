@@ -112,7 +112,7 @@ autovacuum_vacuum(Relation rel, compat_am_vacuum_params *params, BufferAccessStr
 		vacuum_by_engine(rel, params, strategy, &key, &result);
 	else
 		vacuum_by_server(rel, params, strategy, servers_vacuum);
-	table_log_done(&key, reason, &result);
+	table_log_done(&key, reason, false, &result);
 }
 
 /*
@@ -239,7 +239,7 @@ note_failure(const TableInHand *table)
 	if (!is_audits && (ERRCODE_TO_CATEGORY(sqlerrcode) == ERRCODE_OPERATOR_INTERVENTION ||
 					   sqlerrcode == ERRCODE_DISK_FULL))
 	{
-		table_log_cancelled(table->key, table->result);
+		table_log_done(table->key, REASON_ENGINE, true, table->result);
 		return;
 	}
 

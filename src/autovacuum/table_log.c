@@ -153,10 +153,13 @@ table_log_all_are_left(void)
 
 /*
  * table_log_done
- *		A table was vacuumed, for that reason by the engine or by PostgreSQL.
+ *		A table was vacuumed, for that reason by the engine or by PostgreSQL; or the engine's
+ *		vacuum was cancelled, or gave way to another session.  That is no failure, and
+ *		earlier failures still count.
  */
 void
-table_log_done(const TableKey *key, AutovacuumReason reason, const AutovacuumResult *result)
+table_log_done(const TableKey *key, AutovacuumReason reason, bool is_cancelled,
+			   const AutovacuumResult *result)
 {
 	TableEntry *entry;
 
@@ -169,36 +172,16 @@ table_log_done(const TableKey *key, AutovacuumReason reason, const AutovacuumRes
 	{
 		entry->last_reason = reason;
 		note_end(entry, result);
-		if (reason != REASON_ENGINE)
+		if (is_cancelled)
+			entry->cancelled++;
+		else if (reason != REASON_ENGINE)
 			entry->by_server++;
 		else
-			entry->by_engine++;
-		if (reason == REASON_ENGINE && entry->cause != NOTE_AUDIT)
 		{
-			entry->failures = 0;
-			entry->breaker_until = 0;
+			entry->by_engine++;
+			if (entry->cause != NOTE_AUDIT)
+				entry->failures = entry->breaker_until = 0;
 		}
-	}
-	LWLockRelease(lock);
-}
-
-/*
- * table_log_cancelled
- *		The engine's vacuum of a table was cancelled, or gave way to another session.  That
- *		is no failure, and earlier failures still count.
- */
-void
-table_log_cancelled(const TableKey *key, const AutovacuumResult *result)
-{
-	TableEntry *entry;
-
-	LWLockAcquire(lock, LW_EXCLUSIVE);
-	entry = enter_table(key);
-	if (entry != NULL)
-	{
-		entry->last_reason = REASON_ENGINE;
-		note_end(entry, result);
-		entry->cancelled++;
 	}
 	LWLockRelease(lock);
 }
@@ -606,42 +589,33 @@ put_table(ReturnSetInfo *result, const TableEntry *entry)
 	bool		is_open = until > GetCurrentTimestamp();
 	int			column = 0;
 
-	values[column++] = ObjectIdGetDatum(entry->key.database);
-	values[column++] = ObjectIdGetDatum(entry->key.relid);
-	values[column++] = Int64GetDatum(entry->by_engine);
-	values[column++] = Int64GetDatum(entry->by_server);
-	values[column++] = Int64GetDatum(entry->cancelled);
-	values[column++] = Int64GetDatum(entry->failed);
-
-	nulls[column] = !has_last;
-	values[column++] = CStringGetTextDatum(by_engine ? "engine" : "server");
-	nulls[column] = !has_last || by_engine;
-	values[column] = (Datum) 0;
-	if (!nulls[column])
-	{
-		Assert(entry->last_reason < lengthof(reason_names));
-		values[column] = CStringGetTextDatum(reason_names[entry->last_reason]);
-	}
-	column++;
-	nulls[column] = !has_last;
-	values[column++] = TimestampTzGetDatum(entry->last.start);
-	nulls[column] = !has_last;
-	values[column++] = Float8GetDatum(entry->last_seconds);
-	nulls[column] = !by_engine;
-	values[column++] = Int64GetDatum(entry->last.rows_removed);
-	nulls[column] = !by_engine;
-	values[column++] = Int64GetDatum(entry->last.pages_scanned);
-	nulls[column] = !by_engine;
-	values[column++] = Int32GetDatum(entry->last.workers);
-
-	values[column++] = Int32GetDatum(entry->failures);
-	nulls[column] = entry->failures == 0;
-	values[column++] = CStringGetTextDatum(entry->cause == NOTE_CRASH ? "crash" :
-										   entry->cause == NOTE_AUDIT ? "audit" : unpack_sql_state(entry->sqlerrcode));
-	values[column++] = BoolGetDatum(is_open);
+#define PUT(datum, is_null) \
+	do { \
+		nulls[column] = (is_null); \
+		values[column] = nulls[column] ? (Datum) 0 : (datum); \
+		column++; \
+	} while (0)
+	PUT(ObjectIdGetDatum(entry->key.database), false);
+	PUT(ObjectIdGetDatum(entry->key.relid), false);
+	PUT(Int64GetDatum(entry->by_engine), false);
+	PUT(Int64GetDatum(entry->by_server), false);
+	PUT(Int64GetDatum(entry->cancelled), false);
+	PUT(Int64GetDatum(entry->failed), false);
+	PUT(CStringGetTextDatum(by_engine ? "engine" : "server"), !has_last);
+	PUT(CStringGetTextDatum(reason_names[entry->last_reason]), !has_last || by_engine);
+	PUT(TimestampTzGetDatum(entry->last.start), !has_last);
+	PUT(Float8GetDatum(entry->last_seconds), !has_last);
+	PUT(Int64GetDatum(entry->last.rows_removed), !by_engine);
+	PUT(Int64GetDatum(entry->last.pages_scanned), !by_engine);
+	PUT(Int32GetDatum(entry->last.workers), !by_engine);
+	PUT(Int32GetDatum(entry->failures), false);
+	PUT(CStringGetTextDatum(entry->cause == NOTE_CRASH ? "crash" :
+							entry->cause == NOTE_AUDIT ? "audit" : unpack_sql_state(entry->sqlerrcode)),
+		entry->failures == 0);
+	PUT(BoolGetDatum(is_open), false);
 	/* clients stumble over infinity */
-	nulls[column] = !is_open || until == DT_NOEND;
-	values[column++] = TimestampTzGetDatum(until);
+	PUT(TimestampTzGetDatum(until), !is_open || until == DT_NOEND);
+#undef PUT
 	Assert(column == AUTOVACUUM_COLUMNS);
 
 	tuplestore_putvalues(result->setResult, result->setDesc, values, nulls);

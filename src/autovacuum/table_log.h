@@ -58,8 +58,7 @@ extern TableKey table_log_key(Relation rel);
 extern bool table_log_breaker_is_open(const TableKey *key, uint32 *failures);
 extern bool table_log_all_are_left(void);
 extern void table_log_done(const TableKey *key, AutovacuumReason reason,
-						   const AutovacuumResult *result);
-extern void table_log_cancelled(const TableKey *key, const AutovacuumResult *result);
+						   bool is_cancelled, const AutovacuumResult *result);
 extern TimestampTz table_log_failed(const TableKey *key, int sqlerrcode, bool is_audits,
 									const AutovacuumResult *result);
 extern bool table_log_audit_has_failed(const TableKey *key);

@@ -149,14 +149,15 @@ history_rows_copy(HistoryRow **copy)
 	*copy = NULL;
 	if (shared == NULL)
 		return 0;
+
+	/*
+	 * while the lock is held no memory is asked for; pages of it that aren't
+	 * used aren't there
+	 */
+	*copy = MemoryContextAllocHuge(CurrentMemoryContext,
+								   (Size) cyclone_history_size * sizeof(HistoryRow));
 	LWLockAcquire(rows_lock, LW_SHARED);
 	nrows = shared->nrows;
-	LWLockRelease(rows_lock);
-	*copy = MemoryContextAllocHuge(CurrentMemoryContext, (Size) Max(nrows, 1) * sizeof(HistoryRow));
-
-	/* what was added meanwhile is for the next time */
-	LWLockAcquire(rows_lock, LW_SHARED);
-	nrows = Min(nrows, shared->nrows);
 	memcpy(*copy, rows, (Size) nrows * sizeof(HistoryRow));
 	LWLockRelease(rows_lock);
 	return nrows;
