@@ -148,7 +148,11 @@ look_at_file_systems(GuardedVacuum *vacuum, double min_free, uint64 now)
 	}
 	else if (holder != DISK_NONE && ends_at_once)
 		disk_end_vacuum(vacuum);
-	/* while it is held there is no hurry; else WAL may be found to be retained at any time */
+
+	/*
+	 * while it is held there is no hurry; else WAL may be found to be
+	 * retained at any time
+	 */
 	return holder != DISK_NONE ? LOOK_NS : next;
 }
 

@@ -73,7 +73,10 @@ guards_begin_command(void (*while_held) (void))
 	LWLockRelease(guards_shared->lock);
 	pg_atomic_write_u32(&vacuum->is_ending, 0);
 
-	/* a look of a moment ago counts for the next small table, too, if it found room */
+	/*
+	 * a look of a moment ago counts for the next small table, too, if it
+	 * found room
+	 */
 	if (!has_begun || pg_atomic_read_u32(&vacuum->disk_stops) != DISK_NONE)
 	{
 		pg_atomic_write_u32(&vacuum->disk_stops, DISK_NONE);

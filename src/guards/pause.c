@@ -146,7 +146,10 @@ find_vacuum(int *pid)
 	GuardedVacuum *vacuum = NULL;
 	int			leader_pid = leader != NULL ? leader->pid : 0;
 
-	/* the number may belong to another process now, which then leads none, or has another pid */
+	/*
+	 * the number may belong to another process now, which then leads none, or
+	 * has another pid
+	 */
 	if (leader_pid != 0 && guards_shared != NULL)
 		vacuum = &guards_shared->vacuums[GetNumberFromPGProc(leader)];
 	if (vacuum == NULL || vacuum->pid != leader_pid)

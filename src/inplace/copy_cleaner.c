@@ -9,19 +9,7 @@
  * has run into a timeout.  Nor can a session that is terminated.  So a background
  * worker does.
  *
- * It waits as index_shrink.c does, in no lock's queue.  While it waits it has nothing
- * locked and no snapshot that others would wait for.  A statement that needs the
- * database without sessions doesn't wait long for it: it leaves half a second after the
- * last transaction that it waits for.  It gives up after the cyclone.index_wait of that
- * session.
- *
- * After that, and after a crash, each VACUUM of the table that meets a copy which others
- * maintain starts a worker, and the next FULL INPLACE drops each copy.
- *
- * A lock on the copy as an object shows who sees to it.  First the session that makes it has
- * that lock, then the worker, and nobody waits for it.  So no worker takes a copy from a
- * session that lives, nor do two workers wait for the same.  FULL INPLACE, or DROP INDEX,
- * may drop the copy meanwhile: the worker looks for it each time, under a lock on the table.
+ * README.md says more.
  *
  * Portions Copyright (c) 2026, the pg_cyclone developers
  *
@@ -87,11 +75,11 @@ static Leftover watched = {0};
 static bool has_owner(Oid copy);
 static void start_at_exit(void);
 static LOCKTAG copy_tag(Oid copy);
-static bool make_own(const Leftover *leftover);
-static bool look(Cleaning *cleaning);
-static bool is_there(const Leftover *leftover);
-static bool drop(const Leftover *leftover);
-static void nap(int ms);
+static bool take_copy_over(const Leftover *leftover);
+static bool take_next_step(Cleaning *cleaning);
+static bool is_left_over(const Leftover *leftover);
+static bool drop_leftover(const Leftover *leftover);
+static void nap_as_cleaner(int ms);
 
 /* copy_cleaner_start -- see copy_cleaner.h. */
 bool
@@ -218,14 +206,14 @@ pg_cyclone_copy_cleaner_main(Datum arg)
 	memcpy(leftover, MyBgworkerEntry->bgw_extra, sizeof(*leftover));
 	own_worker_begin(leftover->database, BGWORKER_BYPASS_ALLOWCONN);
 	DEBUG_POINT("copy-cleaner");
-	if (!make_own(leftover))
+	if (!take_copy_over(leftover))
 		return;
 
 	start = GetCurrentTimestamp();
-	while (!(is_gone = look(&cleaning)) &&
+	while (!(is_gone = take_next_step(&cleaning)) &&
 		   !TimestampDifferenceExceeds(start, GetCurrentTimestamp(), Max(leftover->wait_ms, LEAST_WAIT_MS)))
 	{
-		nap(ms);
+		nap_as_cleaner(ms);
 		ms = Min(2 * ms, LAST_NAP_MS);
 	}
 
@@ -245,14 +233,14 @@ pg_cyclone_copy_cleaner_main(Datum arg)
 }
 
 /*
- * make_own
+ * take_copy_over
  *		Make the copy this worker's; false if it is another process's, and stays so.
  *
  * A session that ends has the lock a moment longer.  The lock is the worker's until it lets
  * go of it, or an error or interrupt in a transaction does.
  */
 static bool
-make_own(const Leftover *leftover)
+take_copy_over(const Leftover *leftover)
 {
 	LOCKTAG		tag = copy_tag(leftover->copy);
 	TimestampTz start = GetCurrentTimestamp();
@@ -274,11 +262,11 @@ make_own(const Leftover *leftover)
 }
 
 /*
- * look
+ * take_next_step
  *		Do the next step, if that is possible now; return whether the copy is gone.
  */
 static bool
-look(Cleaning *cleaning)
+take_next_step(Cleaning *cleaning)
 {
 	Leftover   *leftover = &cleaning->leftover;
 	MemoryContext old;
@@ -286,11 +274,11 @@ look(Cleaning *cleaning)
 
 	SetCurrentStatementStartTimestamp();
 	transaction_begin(true);
-	is_gone = !is_there(leftover);
+	is_gone = !is_left_over(leftover);
 	if (is_gone)
 		 /* nothing to do */ ;
 	else if (index_copy_is_valid(leftover->copy))
-		is_gone = drop(leftover);
+		is_gone = drop_leftover(leftover);
 	else if (!index_copy_is_dead(leftover->copy))
 	{
 		if (others_lock_soon(leftover->table, ShareUpdateExclusiveLock))
@@ -304,21 +292,21 @@ look(Cleaning *cleaning)
 		MemoryContextSwitchTo(old);
 	}
 	if (!is_gone && cleaning->users != NULL && others_look(cleaning->users).end == OTHERS_GONE)
-		is_gone = drop(leftover);
+		is_gone = drop_leftover(leftover);
 	transaction_end();
 	return is_gone;
 }
 
-/* is_there -- is it still an unfinished copy of an index of that table? */
+/* is_left_over -- is it still an unfinished copy of an index of that table? */
 static bool
-is_there(const Leftover *leftover)
+is_left_over(const Leftover *leftover)
 {
 	return list_member_oid(index_copies_of(leftover->table), leftover->copy);
 }
 
-/* drop -- drop the copy, if it is still one; false if the table can't be locked just now. */
+/* drop_leftover -- drop the copy, if it is still one; false if the table can't be locked just now. */
 static bool
-drop(const Leftover *leftover)
+drop_leftover(const Leftover *leftover)
 {
 	char	   *dropped;
 
@@ -331,9 +319,9 @@ drop(const Leftover *leftover)
 	return true;
 }
 
-/* nap -- sleep, in a transaction that nobody waits for. */
+/* nap_as_cleaner -- sleep, in a transaction that nobody waits for. */
 static void
-nap(int ms)
+nap_as_cleaner(int ms)
 {
 	SetCurrentStatementStartTimestamp();
 	transaction_begin(false);

@@ -102,19 +102,19 @@ static bool rebuild_all(Shrink *shrink, List *bloated_list);
 static bool may_begin(Shrink *shrink, Bloated *bloated, bool *is_temporary);
 static bool rebuild_safely(Shrink *shrink, Bloated *bloated);
 static bool is_about_one_index(int sqlerrcode);
-static bool rebuild(Shrink *shrink, Bloated *bloated);
+static bool rebuild_index(Shrink *shrink, Bloated *bloated);
 static void rebuild_temporary(Oid index);
 static bool create_copy(Shrink *shrink);
-static void build(Shrink *shrink);
-static TransactionId validate(Shrink *shrink);
+static void build_copy(Shrink *shrink);
+static TransactionId validate_copy(Shrink *shrink);
 static bool wait_for_others(Shrink *shrink, TransactionId limit_xmin);
-static bool swap(Shrink *shrink);
+static bool swap_copy_in(Shrink *shrink);
 static bool try_to_swap(Shrink *shrink, bool may_queue, OthersFound *others, bool *is_done);
 static bool swap_from_queue(Shrink *shrink, bool *is_done);
 static void begin_swap(Shrink *shrink);
 static bool swap_locked(Shrink *shrink);
 static bool remove_copy(Shrink *shrink, Oid copy);
-static bool set_dead(Shrink *shrink, Oid copy);
+static bool set_copy_dead(Shrink *shrink, Oid copy);
 static OthersEnd wait_for_users(Shrink *shrink, int patience_ms);
 static bool drop_dead(Shrink *shrink, Oid copy, OthersEnd users);
 static void take_lock_back(Oid table, int patience_ms, bool may_queue);
@@ -378,7 +378,7 @@ rebuild_safely(Shrink *shrink, Bloated *bloated)
 	Assert(!IsTransactionState() && !OidIsValid(shrink->copy.copy));
 	PG_TRY();
 	{
-		goes_on = rebuild(shrink, bloated);
+		goes_on = rebuild_index(shrink, bloated);
 	}
 	PG_CATCH();
 	{
@@ -393,7 +393,7 @@ rebuild_safely(Shrink *shrink, Bloated *bloated)
 		progress_clear();
 		if (OidIsValid(shrink->copy.copy))
 		{
-			(void) set_dead(shrink, shrink->copy.copy);
+			(void) set_copy_dead(shrink, shrink->copy.copy);
 			(void) drop_dead(shrink, shrink->copy.copy, wait_for_users(shrink, PATIENCE_MS));
 			copy_cleaner_forget();
 		}
@@ -430,11 +430,11 @@ is_about_one_index(int sqlerrcode)
 }
 
 /*
- * rebuild
+ * rebuild_index
  *		The steps.  Returns false if others are in the way of all indexes.
  */
 static bool
-rebuild(Shrink *shrink, Bloated *bloated)
+rebuild_index(Shrink *shrink, Bloated *bloated)
 {
 	TransactionId limit_xmin;
 	bool		others_are_gone;
@@ -445,11 +445,11 @@ rebuild(Shrink *shrink, Bloated *bloated)
 		bloated->is_over = shrink->is_last_try;
 		return true;
 	}
-	build(shrink);
+	build_copy(shrink);
 	others_are_gone = wait_for_others(shrink, InvalidTransactionId);
 	if (others_are_gone)
 	{
-		limit_xmin = validate(shrink);
+		limit_xmin = validate_copy(shrink);
 
 		/*
 		 * twice, as a transaction that came later may import a snapshot of
@@ -459,7 +459,7 @@ rebuild(Shrink *shrink, Bloated *bloated)
 			wait_for_others(shrink, limit_xmin);
 	}
 	if (others_are_gone)
-		is_swapped = swap(shrink);
+		is_swapped = swap_copy_in(shrink);
 	bloated->is_over = is_swapped;
 	if (!is_swapped && !remove_copy(shrink, shrink->copy.copy) && !shrink->is_last_try)
 	{
@@ -511,9 +511,9 @@ create_copy(Shrink *shrink)
 	return is_made;
 }
 
-/* build -- step 2: fill the copy, and have all maintain it from now on. */
+/* build_copy -- step 2: fill the copy, and have all maintain it from now on. */
 static void
-build(Shrink *shrink)
+build_copy(Shrink *shrink)
 {
 	Assert(OidIsValid(shrink->copy.copy));
 	transaction_begin(true);
@@ -532,14 +532,14 @@ build(Shrink *shrink)
 }
 
 /*
- * validate
+ * validate_copy
  *		Step 3: add the rows of transactions that didn't maintain it.
  *
  * Returns the xmin of the snapshot by which that was done: the copy may lack
  * entries of row versions that this snapshot doesn't see.
  */
 static TransactionId
-validate(Shrink *shrink)
+validate_copy(Shrink *shrink)
 {
 	TransactionId xmin;
 
@@ -591,14 +591,14 @@ wait_for_others(Shrink *shrink, TransactionId limit_xmin)
 }
 
 /*
- * swap
+ * swap_copy_in
  *		Step 5; false, with a warning, if it doesn't get the lock.
  *
  * Standing in the lock's queue holds others up, so after each time in vain we stand
  * there again only after twice as many tries.
  */
 static bool
-swap(Shrink *shrink)
+swap_copy_in(Shrink *shrink)
 {
 	TimestampTz start = GetCurrentTimestamp();
 	OthersFound others;
@@ -732,7 +732,7 @@ remove_copy(Shrink *shrink, Oid copy)
 	bool		is_dropped;
 
 	Assert(OidIsValid(copy) && !IsTransactionState());
-	(void) set_dead(shrink, copy);
+	(void) set_copy_dead(shrink, copy);
 	transaction_begin(true);
 	is_dropped = index_copy_drop_for_waiter(shrink->table, copy);
 	transaction_end();
@@ -749,11 +749,11 @@ remove_copy(Shrink *shrink, Oid copy)
 }
 
 /*
- * set_dead
+ * set_copy_dead
  *		Have nobody maintain a copy any more; return false if the table can't be locked.
  */
 static bool
-set_dead(Shrink *shrink, Oid copy)
+set_copy_dead(Shrink *shrink, Oid copy)
 {
 	bool		is_locked;
 

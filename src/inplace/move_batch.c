@@ -57,9 +57,9 @@ static bool may_move(Inplace *job);
 static void wait_for_subscriptions(Inplace *job);
 static void begin_subtransaction(MoveBatch *batch);
 static void end_subtransaction(MoveBatch *batch);
-static void forget(MoveBatch *batch);
+static void forget_undone(MoveBatch *batch);
 static void close_table(MoveBatch *batch);
-static void nap(int ms);
+static void nap_before_batch(int ms);
 static void name_row(void *arg);
 static double ms_since(instr_time start);
 
@@ -82,7 +82,7 @@ move_batch_begin(MoveBatch *batch, Inplace *job)
 	}
 	delay_point();
 	if (job->waited_ms > 0)
-		nap(LOOK_MS);
+		nap_before_batch(LOOK_MS);
 	XactIsoLevel = XACT_SERIALIZABLE;
 	XactReadOnly = false;
 	PushActiveSnapshot(GetTransactionSnapshot());
@@ -187,9 +187,9 @@ wait_for_subscriptions(Inplace *job)
 	job->is_stopped = others.end == OTHERS_WAIT_FOR_US || job->waited_ms >= DEBUG_LIMIT(horizon_wait, WAIT_MS);
 }
 
-/* nap -- sleep, in a transaction. */
+/* nap_before_batch -- sleep, in a transaction. */
 static void
-nap(int ms)
+nap_before_batch(int ms)
 {
 	(void) WaitLatch(MyLatch, WL_LATCH_SET | WL_TIMEOUT | WL_EXIT_ON_PM_DEATH,
 					 ms, WAIT_EVENT_VACUUM_DELAY);
@@ -324,7 +324,7 @@ end_subtransaction(MoveBatch *batch)
 	{
 		RollbackAndReleaseCurrentSubTransaction();
 		batch->xid = InvalidTransactionId;
-		forget(batch);
+		forget_undone(batch);
 	}
 	else
 		ReleaseCurrentSubTransaction();
@@ -335,7 +335,7 @@ end_subtransaction(MoveBatch *batch)
 }
 
 /*
- * forget
+ * forget_undone
  *		Count nothing of a batch that was undone, and see to what becomes of its
  *		visits.
  *
@@ -343,7 +343,7 @@ end_subtransaction(MoveBatch *batch)
  * which one can't be made.  If that is known, it leaves out that one.
  */
 static void
-forget(MoveBatch *batch)
+forget_undone(MoveBatch *batch)
 {
 	Inplace    *job = batch->job;
 	int64		undone = job->moved.undone + job->moved.rows - batch->before.rows;
