@@ -43,8 +43,8 @@ typedef struct BtreeAudit
 	PGAlignedBlock image;
 } BtreeAudit;
 
-static void audit_block(BtreeAudit *audit, BufferAccessStrategy strategy);
-static void compare_page(BtreeAudit *audit);
+static void audit_btree_page(BtreeAudit *audit, BufferAccessStrategy strategy);
+static void compare_leaf(BtreeAudit *audit);
 static bool has_builtin_order(Relation index);
 static void fail_entry(const BtreeAudit *audit, OffsetNumber off, const char *engine,
 					   const char *found);
@@ -79,7 +79,7 @@ audit_new_btree(Relation index, Relation table, const char *command)
 		if (!audit_is_due())
 			continue;
 		CHECK_FOR_INTERRUPTS();
-		audit_block(audit, strategy);
+		audit_btree_page(audit, strategy);
 		naudited++;
 	}
 	FreeAccessStrategy(strategy);
@@ -88,9 +88,9 @@ audit_new_btree(Relation index, Relation table, const char *command)
 	return naudited;
 }
 
-/* audit_block -- look at one of them. */
+/* audit_btree_page -- look at one of them. */
 static void
-audit_block(BtreeAudit *audit, BufferAccessStrategy strategy)
+audit_btree_page(BtreeAudit *audit, BufferAccessStrategy strategy)
 {
 	Buffer		buffer = ReadBufferExtended(audit->index, MAIN_FORKNUM, audit->blkno,
 											RBM_NORMAL, strategy);
@@ -106,7 +106,7 @@ audit_block(BtreeAudit *audit, BufferAccessStrategy strategy)
 	if (!audit->has_order)
 		return;
 	old = MemoryContextSwitchTo(audit->context);
-	compare_page(audit);
+	compare_leaf(audit);
 	MemoryContextSwitchTo(old);
 	MemoryContextReset(audit->context);
 }
@@ -122,9 +122,9 @@ has_builtin_order(Relation index)
 	return true;
 }
 
-/* compare_page -- compare each entry of a leaf with the next one, and with the high key. */
+/* compare_leaf -- compare each entry of a leaf with the next one, and with the high key. */
 static void
-compare_page(BtreeAudit *audit)
+compare_leaf(BtreeAudit *audit)
 {
 	Page		page = (Page) audit->image.data;
 	BTPageOpaque opaque = BTPageGetOpaque(page);

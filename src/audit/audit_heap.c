@@ -63,9 +63,9 @@ typedef struct PageAudit
 
 static uint64 blocks_to_next(double share);
 static void audit_skipped_page(TableVacuum *vacuum, BlockNumber blkno);
-static HeapTupleHeader row_at(const PageAudit *audit, OffsetNumber off);
-static void begin_page(PageAudit *audit, TableVacuum *vacuum, Buffer buffer);
-static void end_page(PageAudit *audit, TransactionId oldest_xid, MultiXactId oldest_multi);
+static HeapTupleHeader audited_row(const PageAudit *audit, OffsetNumber off);
+static void begin_heap_page(PageAudit *audit, TableVacuum *vacuum, Buffer buffer);
+static void end_heap_page(PageAudit *audit, TransactionId oldest_xid, MultiXactId oldest_multi);
 static void read_plan(PageAudit *audit, const PagePlan *plan, uint8 *fates);
 static void note_fates(PageAudit *audit, const OffsetNumber *offsets, int noffsets,
 					   ItemFate fate, uint8 *fates);
@@ -77,8 +77,8 @@ static void audit_freezing(PageAudit *audit, HeapTupleHeader tuple, ItemFate fat
 static void compare_freezing(PageAudit *audit, const HeapTupleFreeze *planned,
 							 const HeapTupleFreeze *server);
 static bool note_visibility(PageAudit *audit, ItemId item);
-static void compare(PageAudit *audit, const char *what, int64 engine, int64 right);
-static void compare_dead(PageAudit *audit, const OffsetNumber *dead, int ndead);
+static void compare_numbers(PageAudit *audit, const char *what, int64 engine, int64 right);
+static void compare_dead_items(PageAudit *audit, const OffsetNumber *dead, int ndead);
 
 /*
  * audit_before_prune
@@ -103,7 +103,7 @@ audit_before_prune(TableVacuum *vacuum, Buffer buffer, const PagePlan *plan)
 	page_check_before_change(vacuum->rel, buffer,
 							 has_indexes ? plan->nowdead : plan->nowunused,
 							 has_indexes ? plan->nnowdead : plan->nnowunused);
-	begin_page(&audit, vacuum, buffer);
+	begin_heap_page(&audit, vacuum, buffer);
 	read_plan(&audit, plan, fates);
 
 	for (OffsetNumber off = FirstOffsetNumber; off <= maxoff; off++)
@@ -123,21 +123,21 @@ audit_before_prune(TableVacuum *vacuum, Buffer buffer, const PagePlan *plan)
 	audit.all_visible &= audit.ndead == 0;
 	audit.all_frozen &= audit.all_visible;
 
-	compare_dead(&audit, result->deadoffsets, result->lpdead_items);
-	compare(&audit, "the page is all-visible", result->all_visible, audit.all_visible);
-	compare(&audit, "the page is all-frozen", result->all_frozen, audit.all_frozen);
-	compare(&audit, "live rows", result->live_tuples, audit.nlive);
-	compare(&audit, "something keeps the table from being cut off", result->hastup, audit.nkept > 0);
-	compare(&audit, "newest XID of a removed row", plan->latest_xid_removed, audit.latest_xid_removed);
+	compare_dead_items(&audit, result->deadoffsets, result->lpdead_items);
+	compare_numbers(&audit, "the page is all-visible", result->all_visible, audit.all_visible);
+	compare_numbers(&audit, "the page is all-frozen", result->all_frozen, audit.all_frozen);
+	compare_numbers(&audit, "live rows", result->live_tuples, audit.nlive);
+	compare_numbers(&audit, "something keeps the table from being cut off", result->hastup, audit.nkept > 0);
+	compare_numbers(&audit, "newest XID of a removed row", plan->latest_xid_removed, audit.latest_xid_removed);
 	if (audit.all_visible && !audit.all_frozen)
-		compare(&audit, "newest xmin", result->vm_conflict_horizon, audit.newest_xmin);
+		compare_numbers(&audit, "newest xmin", result->vm_conflict_horizon, audit.newest_xmin);
 	if (plan->nfrozen == 0)
-		compare(&audit, "rows must be frozen", false, audit.freeze.freeze_required);
+		compare_numbers(&audit, "rows must be frozen", false, audit.freeze.freeze_required);
 
 	oldest_xid = plan->nfrozen > 0 ? audit.freeze.FreezePageRelfrozenXid :
 		audit.freeze.NoFreezePageRelfrozenXid;
-	end_page(&audit, oldest_xid, plan->nfrozen > 0 ? audit.freeze.FreezePageRelminMxid :
-			 audit.freeze.NoFreezePageRelminMxid);
+	end_heap_page(&audit, oldest_xid, plan->nfrozen > 0 ? audit.freeze.FreezePageRelminMxid :
+				  audit.freeze.NoFreezePageRelminMxid);
 }
 
 /*
@@ -162,7 +162,7 @@ audit_noted(TableVacuum *vacuum, Buffer buffer, const OffsetNumber *dead, int nd
 	Assert(vacuum->page_is_audited);
 	Assert(compat_is_locked(buffer));
 	Assert(ndead >= 0 && ndead <= MaxHeapTuplesPerPage);
-	begin_page(&audit, vacuum, buffer);
+	begin_heap_page(&audit, vacuum, buffer);
 	for (OffsetNumber off = FirstOffsetNumber; off <= maxoff; off++)
 	{
 		ItemId		item = PageGetItemId(audit.page, off);
@@ -173,7 +173,7 @@ audit_noted(TableVacuum *vacuum, Buffer buffer, const OffsetNumber *dead, int nd
 			audit.dead[audit.ndead++] = off;
 		if (!ItemIdIsNormal(item))
 			continue;
-		tuple = row_at(&audit, off);
+		tuple = audited_row(&audit, off);
 		must_freeze |= heap_tuple_should_freeze(tuple, &vacuum->shared->cutoffs,
 												&audit.freeze.NoFreezePageRelfrozenXid,
 												&audit.freeze.NoFreezePageRelminMxid);
@@ -184,15 +184,15 @@ audit_noted(TableVacuum *vacuum, Buffer buffer, const OffsetNumber *dead, int nd
 	}
 	audit.place.off = InvalidOffsetNumber;
 
-	compare_dead(&audit, dead, ndead);
+	compare_dead_items(&audit, dead, ndead);
 	if (checks_visibility)
 	{
-		compare(&audit, "the page is all-visible", true, audit.all_visible && audit.ndead == 0);
-		compare(&audit, "the page is all-frozen", pruned->all_frozen, audit.all_frozen);
+		compare_numbers(&audit, "the page is all-visible", true, audit.all_visible && audit.ndead == 0);
+		compare_numbers(&audit, "the page is all-frozen", pruned->all_frozen, audit.all_frozen);
 	}
 	if (pruned == NULL && vacuum->shared->aggressive)
-		compare(&audit, "rows must be frozen", false, must_freeze);
-	end_page(&audit, audit.freeze.NoFreezePageRelfrozenXid, audit.freeze.NoFreezePageRelminMxid);
+		compare_numbers(&audit, "rows must be frozen", false, must_freeze);
+	end_heap_page(&audit, audit.freeze.NoFreezePageRelfrozenXid, audit.freeze.NoFreezePageRelminMxid);
 }
 
 /*
@@ -212,7 +212,7 @@ audit_map(TableVacuum *vacuum, Buffer buffer, Buffer vmbuffer)
 	Assert(compat_buffer_is_locked_exclusively(buffer));
 	Assert(visibilitymap_pin_ok(BufferGetBlockNumber(buffer), vmbuffer));
 	bits = visibilitymap_get_status(vacuum->rel, BufferGetBlockNumber(buffer), &vmbuffer);
-	begin_page(&audit, vacuum, buffer);
+	begin_heap_page(&audit, vacuum, buffer);
 	if ((bits != 0 && !PageIsAllVisible(audit.page)) || bits == VISIBILITYMAP_ALL_FROZEN)
 		compat_clear_wrong_map(vacuum->rel, audit.place.blkno, vmbuffer);
 	if (bits != 0 && !PageIsAllVisible(audit.page))
@@ -242,7 +242,7 @@ audit_before_free(TableVacuum *vacuum, Buffer buffer, const DeadTidsPage *dead,
 	Assert(dead->blkno == BufferGetBlockNumber(buffer));
 	Assert(dead->noffsets > 0 && dead->noffsets <= MaxHeapTuplesPerPage);
 	Assert((bits & ~VISIBILITYMAP_VALID_BITS) == 0);
-	begin_page(&audit, vacuum, buffer);
+	begin_heap_page(&audit, vacuum, buffer);
 	for (OffsetNumber off = FirstOffsetNumber; off <= maxoff; off++)
 	{
 		ItemId		item = PageGetItemId(audit.page, off);
@@ -259,17 +259,17 @@ audit_before_free(TableVacuum *vacuum, Buffer buffer, const DeadTidsPage *dead,
 			continue;
 		audit.all_visible &= note_visibility(&audit, item);
 		audit.all_frozen &=
-			!heap_tuple_needs_eventual_freeze(row_at(&audit, off));
+			!heap_tuple_needs_eventual_freeze(audited_row(&audit, off));
 	}
 	audit.place.off = InvalidOffsetNumber;
-	compare(&audit, "items to be freed", dead->noffsets, nfreed);
+	compare_numbers(&audit, "items to be freed", dead->noffsets, nfreed);
 	if (bits != 0)
 	{
-		compare(&audit, "the page is all-visible", true, audit.all_visible);
-		compare(&audit, "the page is all-frozen", (bits & VISIBILITYMAP_ALL_FROZEN) != 0,
-				audit.all_frozen);
+		compare_numbers(&audit, "the page is all-visible", true, audit.all_visible);
+		compare_numbers(&audit, "the page is all-frozen", (bits & VISIBILITYMAP_ALL_FROZEN) != 0,
+						audit.all_frozen);
 		if (!audit.all_frozen)
-			compare(&audit, "newest xmin", newest_xmin, audit.newest_xmin);
+			compare_numbers(&audit, "newest xmin", newest_xmin, audit.newest_xmin);
 	}
 	vacuum->counters.audited_heap_pages++;
 }
@@ -355,16 +355,16 @@ audit_skipped_page(TableVacuum *vacuum, BlockNumber blkno)
 				 errhint("Please run VACUUM (DISABLE_PAGE_SKIPPING, FREEZE) on the table, and look for the cause.")));
 }
 
-/* row_at -- the row that an item of the page leads to. */
+/* audited_row -- the row that an item of the page leads to. */
 static HeapTupleHeader
-row_at(const PageAudit *audit, OffsetNumber off)
+audited_row(const PageAudit *audit, OffsetNumber off)
 {
 	return page_check_row_at(audit->vacuum->rel, audit->buffer, audit->page, off);
 }
 
-/* begin_page -- nothing is known of a page yet. */
+/* begin_heap_page -- nothing is known of a page yet. */
 static void
-begin_page(PageAudit *audit, TableVacuum *vacuum, Buffer buffer)
+begin_heap_page(PageAudit *audit, TableVacuum *vacuum, Buffer buffer)
 {
 	const struct VacuumCutoffs *cutoffs = &vacuum->shared->cutoffs;
 
@@ -387,18 +387,18 @@ begin_page(PageAudit *audit, TableVacuum *vacuum, Buffer buffer)
 }
 
 /*
- * end_page
+ * end_heap_page
  *		These are the oldest IDs left on a page: does the engine know of them?
  */
 static void
-end_page(PageAudit *audit, TransactionId oldest_xid, MultiXactId oldest_multi)
+end_heap_page(PageAudit *audit, TransactionId oldest_xid, MultiXactId oldest_multi)
 {
 	VacuumCounters *counters = &audit->vacuum->counters;
 
 	if (TransactionIdPrecedes(oldest_xid, counters->new_relfrozenxid))
-		compare(audit, "oldest XID left", counters->new_relfrozenxid, oldest_xid);
+		compare_numbers(audit, "oldest XID left", counters->new_relfrozenxid, oldest_xid);
 	if (MultiXactIdPrecedes(oldest_multi, counters->new_relminmxid))
-		compare(audit, "oldest MultiXactId left", counters->new_relminmxid, oldest_multi);
+		compare_numbers(audit, "oldest MultiXactId left", counters->new_relminmxid, oldest_multi);
 	if (TransactionIdPrecedes(oldest_xid, counters->audited_relfrozenxid))
 		counters->audited_relfrozenxid = oldest_xid;
 	if (MultiXactIdPrecedes(oldest_multi, counters->audited_relminmxid))
@@ -452,7 +452,7 @@ expect_fate(PageAudit *audit, ItemFate planned, ItemFate right)
 static void
 audit_tuple(PageAudit *audit, ItemId item, ItemFate fate, const PagePlan *plan, int *next_frozen)
 {
-	HeapTupleHeader tuple = row_at(audit, audit->place.off);
+	HeapTupleHeader tuple = audited_row(audit, audit->place.off);
 
 	if (!note_visibility(audit, item))
 	{
@@ -500,10 +500,10 @@ audit_freezing(PageAudit *audit, HeapTupleHeader tuple, ItemFate fate, const Pag
 static void
 compare_freezing(PageAudit *audit, const HeapTupleFreeze *planned, const HeapTupleFreeze *server)
 {
-	compare(audit, "xmax of a frozen row", planned->xmax, server->xmax);
-	compare(audit, "infomask of a frozen row", planned->t_infomask, server->t_infomask);
-	compare(audit, "infomask2 of a frozen row", planned->t_infomask2, server->t_infomask2);
-	compare(audit, "flags of a freeze plan", planned->frzflags, server->frzflags);
+	compare_numbers(audit, "xmax of a frozen row", planned->xmax, server->xmax);
+	compare_numbers(audit, "infomask of a frozen row", planned->t_infomask, server->t_infomask);
+	compare_numbers(audit, "infomask2 of a frozen row", planned->t_infomask2, server->t_infomask2);
+	compare_numbers(audit, "flags of a freeze plan", planned->frzflags, server->frzflags);
 }
 
 /*
@@ -519,7 +519,7 @@ note_visibility(PageAudit *audit, ItemId item)
 	HTSV_Result verdict;
 
 	ItemPointerSet(&tuple.t_self, audit->place.blkno, audit->place.off);
-	tuple.t_data = row_at(audit, audit->place.off);
+	tuple.t_data = audited_row(audit, audit->place.off);
 	tuple.t_len = ItemIdGetLength(item);
 	tuple.t_tableOid = RelationGetRelid(audit->vacuum->rel);
 	verdict = HeapTupleSatisfiesVacuum(&tuple, oldest_xmin, audit->buffer);
@@ -540,20 +540,20 @@ note_visibility(PageAudit *audit, ItemId item)
 	return true;
 }
 
-/* compare -- are two numbers the same, or truth values? */
+/* compare_numbers -- are two numbers the same, or truth values? */
 static void
-compare(PageAudit *audit, const char *what, int64 engine, int64 right)
+compare_numbers(PageAudit *audit, const char *what, int64 engine, int64 right)
 {
 	if (engine != right)
 		audit_fail(audit->vacuum, &audit->place,
 				   psprintf("%s: " INT64_FORMAT, what, engine), psprintf(INT64_FORMAT, right));
 }
 
-/* compare_dead -- are the dead items of a page those that are to be stored? */
+/* compare_dead_items -- are the dead items of a page those that are to be stored? */
 static void
-compare_dead(PageAudit *audit, const OffsetNumber *dead, int ndead)
+compare_dead_items(PageAudit *audit, const OffsetNumber *dead, int ndead)
 {
-	compare(audit, "dead items", ndead, audit->ndead);
+	compare_numbers(audit, "dead items", ndead, audit->ndead);
 	for (int i = 0; i < audit->ndead; i++)
-		compare(audit, "place of a dead item", dead[i], audit->dead[i]);
+		compare_numbers(audit, "place of a dead item", dead[i], audit->dead[i]);
 }

@@ -49,7 +49,7 @@ struct IndexAudit
 };
 
 static int	misjudge(bool is_dead, int ntids, bool *dead);
-static void compare_dead(TableVacuum *vacuum, int number, Buffer buffer, const bool *dead);
+static void compare_dead_entries(TableVacuum *vacuum, int number, Buffer buffer, const bool *dead);
 static int	count_left(const struct IndexAudit *audit, bool in_order, bool *is_left);
 static struct IndexAudit *index_audit(TableVacuum *vacuum);
 static void fail_index_page(TableVacuum *vacuum, int number, Buffer buffer,
@@ -57,8 +57,8 @@ static void fail_index_page(TableVacuum *vacuum, int number, Buffer buffer,
 static char *describe_entry(const ItemPointerData *tid, const char *what);
 static uint64 count_claims(const IndexShared *index);
 static bool is_section_chosen(const TableVacuum *vacuum, int number, uint64 section);
-static void audit_section(TableVacuum *vacuum, int number, BlockNumber start, BlockNumber end);
-static void audit_page(TableVacuum *vacuum, int number, BlockNumber blkno);
+static void audit_index_section(TableVacuum *vacuum, int number, BlockNumber start, BlockNumber end);
+static void audit_index_page(TableVacuum *vacuum, int number, BlockNumber blkno);
 
 /*
  * audit_match
@@ -95,7 +95,7 @@ audit_match(TableVacuum *vacuum, int number, Buffer buffer,
 		fail_index_page(vacuum, number, buffer, psprintf("the page has %d TIDs", ntids),
 						psprintf("it has %d, or others", audit->before.ntids));
 	dead_tids_search(vacuum->dead_tids, audit->before.tids, ntids, audit->dead);
-	compare_dead(vacuum, number, buffer, dead);
+	compare_dead_entries(vacuum, number, buffer, dead);
 	audit->has_before = true;
 	vacuum->counters.audited_index_pages++;
 	if (DEBUG_FAULT("index-stays"))
@@ -103,9 +103,9 @@ audit_match(TableVacuum *vacuum, int number, Buffer buffer,
 	return ndead;
 }
 
-/* compare_dead -- are the entries dead that are about to go? */
+/* compare_dead_entries -- are the entries dead that are about to go? */
 static void
-compare_dead(TableVacuum *vacuum, int number, Buffer buffer, const bool *dead)
+compare_dead_entries(TableVacuum *vacuum, int number, Buffer buffer, const bool *dead)
 {
 	const struct IndexAudit *audit = vacuum->index_audit;
 	int			i = 0;
@@ -255,7 +255,7 @@ audit_indexes(TableVacuum *vacuum)
 			BlockNumber end = vacuum_index(shared, number)->audit_blocks;
 
 			if (start < end && is_section_chosen(vacuum, number, section))
-				audit_section(vacuum, number, start, Min(start + SECTION_BLOCKS, end));
+				audit_index_section(vacuum, number, start, Min(start + SECTION_BLOCKS, end));
 		}
 		set_place(vacuum, PLACE_UNKNOWN, InvalidBlockNumber);
 		vacuum->indname = NULL;
@@ -282,9 +282,9 @@ is_section_chosen(const TableVacuum *vacuum, int number, uint64 section)
 	return hash < share * ((double) PG_UINT32_MAX + 1);
 }
 
-/* audit_section -- look at the blocks of a section. */
+/* audit_index_section -- look at the blocks of a section. */
 static void
-audit_section(TableVacuum *vacuum, int number, BlockNumber start, BlockNumber end)
+audit_index_section(TableVacuum *vacuum, int number, BlockNumber start, BlockNumber end)
 {
 	for (BlockNumber blkno = start; blkno < end; blkno++)
 	{
@@ -295,13 +295,13 @@ audit_section(TableVacuum *vacuum, int number, BlockNumber start, BlockNumber en
 	{
 		delay_point();
 		failsafe_notice(vacuum);
-		audit_page(vacuum, number, blkno);
+		audit_index_page(vacuum, number, blkno);
 	}
 }
 
-/* audit_page -- has a page an entry of a dead item? */
+/* audit_index_page -- has a page an entry of a dead item? */
 static void
-audit_page(TableVacuum *vacuum, int number, BlockNumber blkno)
+audit_index_page(TableVacuum *vacuum, int number, BlockNumber blkno)
 {
 	struct IndexAudit *audit = index_audit(vacuum);
 	Relation	index = vacuum->indexes[number];
