@@ -230,7 +230,6 @@ work_at_table(CompactionTable *table, void (*routine) (CompactionTable *, WorkRe
 	uint32		failures;
 
 	Assert(!IsTransactionState());
-
 	result->was_begun = true;
 	result->size = -1;
 	arrive_at_table(table);
@@ -342,7 +341,6 @@ run_vacuum(Oid relid)
 	char	   *sql;
 	QueryCompletion qc;
 
-	Assert(!IsTransactionState());
 	SetCurrentStatementStartTimestamp();
 	StartTransactionCommand();
 	DEBUG_POINT("compaction-run");
@@ -436,8 +434,6 @@ lock_whole_table(Oid relid, LOCKMODE mode)
 	Relation	rel;
 	Oid			toast;
 	bool		are_locked = true;
-
-	Assert(IsTransactionState());
 
 	if (!ConditionalLockRelationOid(relid, mode))
 		return false;

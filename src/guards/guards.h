@@ -58,15 +58,10 @@ extern void guards_leave(void);
 
 /*
  * WAL that was written before guards_skip_wal counts for no rate, and isn't the vacuum's,
- * unless guards_tell_wal was called before.  guards_wal_written is what the vacuum of that
- * leader, by its process ID, has written in this statement, within a few pages a process.
- * guards_take_wal is that of the vacuum that this process leads, or has led last, also if an
- * error has ended it; it counts from 0 again.
+ * unless guards_tell_wal was called before.
  */
 extern void guards_skip_wal(void);
 extern void guards_tell_wal(void);
-extern uint64 guards_wal_written(int pid);
-extern uint64 guards_take_wal(void);
 
 /*
  * Where it waits.  guards_point serves interrupts, so it may raise errors: no LWLock, and

@@ -54,7 +54,6 @@ guards_begin_command(void (*while_held) (void))
 	{
 		pg_atomic_write_u64(&vacuum->pause.until, 0);
 		pg_atomic_write_u32(&vacuum->ignores_general_pause, 0);
-		pg_atomic_write_u64(&vacuum->wal_written, 0);
 		pg_atomic_write_u32(&vacuum->has_warned, 0);
 	}
 	last_statement = statement;

@@ -107,40 +107,15 @@ guards_skip_wal(void)
 	guarded.wal_paid = guarded.wal_told = wal_bytes();
 }
 
-/* guards_tell_wal -- add what this process has written to what its vacuum, and all, have. */
+/* guards_tell_wal -- add what this process has written to what all vacuums have. */
 void
 guards_tell_wal(void)
 {
 	uint64		bytes = wal_bytes();
 
 	if (guarded.vacuum != NULL)
-	{
-		pg_atomic_fetch_add_u64(&guarded.vacuum->wal_written, bytes - guarded.wal_told);
 		pg_atomic_fetch_add_u64(&guards_shared->wal_written, bytes - guarded.wal_told);
-	}
 	guarded.wal_told = bytes;
-}
-
-/* guards_wal_written -- how much the vacuum has written that the process pid leads; 0 if that leads none. */
-uint64
-guards_wal_written(int pid)
-{
-	Assert(pid != 0);
-	for (int i = 0; i < MaxBackends; i++)
-	{
-		if (guards_shared->vacuums[i].pid == pid)
-			return pg_atomic_read_u64(&guards_shared->vacuums[i].wal_written);
-	}
-	return 0;
-}
-
-/* guards_take_wal -- see guards.h. */
-uint64
-guards_take_wal(void)
-{
-	if (guarded.vacuum != NULL)
-		guards_tell_wal();
-	return pg_atomic_exchange_u64(&guards_shared->vacuums[MyProcNumber].wal_written, 0);
 }
 
 /* guards_unpaid_wal -- how much of its WAL this process has not paid for, in bytes. */

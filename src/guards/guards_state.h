@@ -116,7 +116,6 @@ typedef struct GuardedVacuum
 
 	/* written by all of its processes */
 	pg_atomic_uint32 hurry;		/* a GuardHurry */
-	pg_atomic_uint64 wal_written;	/* bytes, in this statement */
 	pg_atomic_uint64 next_disk_look;
 	pg_atomic_uint32 disk_stops;	/* a DiskHolder */
 	pg_atomic_uint64 disk_stop_start;	/* 0: it doesn't */
