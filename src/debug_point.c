@@ -31,162 +31,21 @@
 
 #define DEBUG_POINT_LOCK	51966
 
-int			cyclone_debug_arrival_ms = 0;
-int			cyclone_debug_batch_ms = 0;
-int			cyclone_debug_break_seconds = 0;
-int			cyclone_debug_btree_parts = 0;
-int			cyclone_debug_compaction_held = 0;
-int			cyclone_debug_compaction_hour = 0;
-int			cyclone_debug_compaction_least = 0;
-int			cyclone_debug_compaction_visit = 0;
-int			cyclone_debug_failed_probe = 0;
-int			cyclone_debug_free_disk_mb = 0;
-int			cyclone_debug_fsm_blocks = 0;
-int			cyclone_debug_horizon_wait = 0;
-int			cyclone_debug_longest_hold = 0;
-int			cyclone_debug_max_duties = 0;
-int			cyclone_debug_max_duty_tries = 0;
-int			cyclone_debug_max_pin_ms = 0;
-int			cyclone_debug_max_tables = 0;
-int			cyclone_debug_max_tree_pages = 0;
-int			cyclone_debug_cores = 1000;
-int			cyclone_debug_fed = 1000;
-int			cyclone_debug_multixact_limit = 0;
-int			cyclone_debug_parking = 0;
-int			cyclone_debug_price = 0;
-int			cyclone_debug_queue_age = 0;
-int			cyclone_debug_ring_turn = 0;
-int			cyclone_debug_seam_fails = 0;
-int			cyclone_debug_server_version = 0;
-int			cyclone_debug_workers = 0;
+#define DEBUG_NUMBER_BOOT(name, boot, most, context, description) boot,
+#define DEBUG_NUMBER_ROW(name, boot, most, context, description) \
+	{"cyclone.debug_" #name, description, most, context},
+
+int			cyclone_debug_numbers[] = {DEBUG_NUMBERS(DEBUG_NUMBER_BOOT)};
 char	   *cyclone_debug_fault = "";
 char	   *cyclone_debug_point = "";
 
-/* The settings that are numbers, by name; all are GUC_NOT_IN_SAMPLE */
 static const struct
 {
 	const char *name;
-	const char *short_desc;
-	const char *long_desc;
-	int		   *variable;
-	int			boot_value;
-	int			max_value;
+	const char *description;
+	int			most;
 	GucContext	context;
-}			numbers[] = {
-
-	{"cyclone.debug_arrival_ms",
-		"How long a leader that has failed waits for workers that are starting, in ms.",
-		"0 is as long as usual.",
-	&cyclone_debug_arrival_ms, 0, INT_MAX, PGC_SUSET},
-	{"cyclone.debug_batch_ms",
-		"How long VACUUM (FULL INPLACE) moves rows in a transaction, in ms.",
-		"0 is as long as usual.",
-	&cyclone_debug_batch_ms, 0, INT_MAX, PGC_SUSET},
-	{"cyclone.debug_break_seconds",
-		"How long autovacuum leaves a table to PostgreSQL when the engine has failed on it for the first time, in s.",
-		"0 is as long as usual.",
-	&cyclone_debug_break_seconds, 0, 7 * 24 * 3600, PGC_SIGHUP},
-	{"cyclone.debug_btree_parts",
-		"Into how many parts VACUUM FULL divides each btree that it can.",
-		"0 is as many as there are processes, if that pays.",
-	&cyclone_debug_btree_parts, 0, INT_MAX, PGC_SUSET},
-	{"cyclone.debug_compaction_held",
-		"How long a session must hold the horizon to keep tables from being compacted, in ms.",
-		"0 is as long as usual.",
-	&cyclone_debug_compaction_held, 0, INT_MAX, PGC_SUSET},
-	{"cyclone.debug_compaction_hour",
-		"How long an hour takes in the pauses of compaction, in ms.",
-		"0 is an hour.",
-	&cyclone_debug_compaction_hour, 0, INT_MAX, PGC_SIGHUP},
-	{"cyclone.debug_compaction_least",
-		"How much must be won for a table to be compacted by itself, in kB.",
-		"0 is the usual size.",
-	&cyclone_debug_compaction_least, 0, INT_MAX, PGC_SIGHUP},
-	{"cyclone.debug_compaction_visit",
-		"How often compaction visits a database, in ms.",
-		"0 is as often as usual.",
-	&cyclone_debug_compaction_visit, 0, INT_MAX, PGC_SIGHUP},
-	{"cyclone.debug_cores",
-		"How many cores VACUUM takes the machine to have, to leave others some.",
-		"0 is as many as it has. By default no test's VACUUM makes way.",
-	&cyclone_debug_cores, 1000, INT_MAX, PGC_SUSET},
-	{"cyclone.debug_failed_probe",
-		"The probe by which the server is found not to fit, at its start.",
-		"0 is none.",
-	&cyclone_debug_failed_probe, 0, INT_MAX, PGC_POSTMASTER},
-	{"cyclone.debug_fed",
-		"How many processes each budget is taken to feed.",
-		"0 is as many as it does. By default no test's workers are parked.",
-	&cyclone_debug_fed, 1000, INT_MAX, PGC_SUSET},
-	{"cyclone.debug_free_disk_mb",
-		"The free space that VACUUM finds in each file system while it runs, in MB.",
-		"0 is what is free.",
-	&cyclone_debug_free_disk_mb, 0, INT_MAX, PGC_SUSET},
-	{"cyclone.debug_fsm_blocks",
-		"How many blocks of a table without indexes are scanned before their free space is offered.",
-		"0 is the usual number.",
-	&cyclone_debug_fsm_blocks, 0, INT_MAX, PGC_SUSET},
-	{"cyclone.debug_horizon_wait",
-		"How long VACUUM (FULL INPLACE) waits for others, in ms.",
-		"0 is as long as usual.",
-	&cyclone_debug_horizon_wait, 0, INT_MAX, PGC_SUSET},
-	{"cyclone.debug_longest_hold",
-		"How many ms a guard holds a VACUUM at most.",
-		"0 is as long as usual.",
-	&cyclone_debug_longest_hold, 0, INT_MAX, PGC_SUSET},
-	{"cyclone.debug_max_duties",
-		"How many pages of a btree may be due at once, besides a range.",
-		"0 is the usual number.",
-	&cyclone_debug_max_duties, 0, INT_MAX, PGC_SUSET},
-	{"cyclone.debug_max_duty_tries",
-		"How often a process tries to lock a pinned page of a btree that is due.",
-		"0 is as often as usual.",
-	&cyclone_debug_max_duty_tries, 0, INT_MAX, PGC_SUSET},
-	{"cyclone.debug_max_pin_ms",
-		"How long a process waits for pinned pages of a table, in ms.",
-		"0 is as long as usual.",
-	&cyclone_debug_max_pin_ms, 0, INT_MAX, PGC_SUSET},
-	{"cyclone.debug_max_tables",
-		"How many tables the view cyclone.autovacuum remembers.",
-		"0 is the usual number.",
-	&cyclone_debug_max_tables, 0, 1000000, PGC_POSTMASTER},
-	{"cyclone.debug_max_tree_pages",
-		"From how many leaf pages on a posting tree of a GIN index is shared out.",
-		"0 is the usual number.",
-	&cyclone_debug_max_tree_pages, 0, INT_MAX, PGC_SUSET},
-	{"cyclone.debug_multixact_limit",
-		"The age of multixact IDs to which the number of members lowers the limit.",
-		"0 is what it comes to.",
-	&cyclone_debug_multixact_limit, 0, INT_MAX, PGC_SUSET},
-	{"cyclone.debug_parking",
-		"How many times a worker takes its next piece of work for each time that it is parked by chance.",
-		"It looks for a place again after the same number of ms. 0 is never.",
-	&cyclone_debug_parking, 0, INT_MAX, PGC_SUSET},
-	{"cyclone.debug_price",
-		"How many times as long a process sleeps with a latency target.",
-		"0 is once.",
-	&cyclone_debug_price, 0, INT_MAX, PGC_SUSET},
-	{"cyclone.debug_queue_age",
-		"The age in ms of transactions behind which FULL INPLACE queues for a table's lock.",
-		"0 is the usual number.",
-	&cyclone_debug_queue_age, 0, INT_MAX, PGC_SUSET},
-	{"cyclone.debug_ring_turn",
-		"Write the pages of a ring together after this many visits, whether they were read from disk or not.",
-		"0 is the usual number, and only those that were read.",
-	&cyclone_debug_ring_turn, 0, 64, PGC_SUSET},
-	{"cyclone.debug_seam_fails",
-		"1: heap's table access method can't be changed.",
-		NULL,
-	&cyclone_debug_seam_fails, 0, 1, PGC_POSTMASTER},
-	{"cyclone.debug_server_version",
-		"The version that the server is taken for, at its start.",
-		"0 is its own.",
-	&cyclone_debug_server_version, 0, INT_MAX, PGC_POSTMASTER},
-	{"cyclone.debug_workers",
-		"The number of workers that a table calls for, whatever its size.",
-		NULL,
-	&cyclone_debug_workers, 0, INT_MAX, PGC_SUSET},
-};
+}			numbers[] = {DEBUG_NUMBERS(DEBUG_NUMBER_ROW)};
 
 /* How often this process came to a place for the fault that the setting names */
 static int	faults_passed = 0;
@@ -201,9 +60,9 @@ debug_point_init(void)
 	Assert(process_shared_preload_libraries_in_progress);
 
 	for (int i = 0; i < lengthof(numbers); i++)
-		DefineCustomIntVariable(numbers[i].name, numbers[i].short_desc, numbers[i].long_desc,
-								numbers[i].variable, numbers[i].boot_value,
-								0, numbers[i].max_value, numbers[i].context,
+		DefineCustomIntVariable(numbers[i].name, numbers[i].description, NULL,
+								&cyclone_debug_numbers[i], cyclone_debug_numbers[i],
+								0, numbers[i].most, numbers[i].context,
 								GUC_NOT_IN_SAMPLE, NULL, NULL, NULL);
 	DefineCustomStringVariable("cyclone.debug_fault",
 							   "Has VACUUM make a fault of this name, for audits to find.",

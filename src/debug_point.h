@@ -17,34 +17,75 @@
 
 #ifdef CYCLONE_DEBUG_POINTS
 
-extern int	cyclone_debug_arrival_ms;
-extern int	cyclone_debug_batch_ms;
-extern int	cyclone_debug_break_seconds;
-extern int	cyclone_debug_btree_parts;
-extern int	cyclone_debug_compaction_held;
-extern int	cyclone_debug_compaction_hour;
-extern int	cyclone_debug_compaction_least;
-extern int	cyclone_debug_compaction_visit;
-extern int	cyclone_debug_failed_probe;
-extern int	cyclone_debug_free_disk_mb;
-extern int	cyclone_debug_fsm_blocks;
-extern int	cyclone_debug_longest_hold;
-extern int	cyclone_debug_max_duties;
-extern int	cyclone_debug_max_duty_tries;
-extern int	cyclone_debug_horizon_wait;
-extern int	cyclone_debug_max_pin_ms;
-extern int	cyclone_debug_max_tables;
-extern int	cyclone_debug_max_tree_pages;
-extern int	cyclone_debug_cores;
-extern int	cyclone_debug_fed;
-extern int	cyclone_debug_multixact_limit;
-extern int	cyclone_debug_parking;
-extern int	cyclone_debug_price;
-extern int	cyclone_debug_queue_age;
-extern int	cyclone_debug_ring_turn;
-extern int	cyclone_debug_seam_fails;
-extern int	cyclone_debug_server_version;
-extern int	cyclone_debug_workers;
+/*
+ * The settings that are numbers: the name behind "cyclone.debug_", what it is at the start, the
+ * greatest value, and who may set it when.  0 is as it would be without the setting, if the
+ * description says no more.
+ */
+#define DEBUG_NUMBERS(SETTING) \
+	SETTING(arrival_ms, 0, INT_MAX, PGC_SUSET, \
+			"How long a leader that has failed waits for workers that are starting, in ms.") \
+	SETTING(batch_ms, 0, INT_MAX, PGC_SUSET, \
+			"How long VACUUM (FULL INPLACE) moves rows in a transaction, in ms.") \
+	SETTING(break_seconds, 0, 7 * 24 * 3600, PGC_SIGHUP, \
+			"How long autovacuum leaves a table to PostgreSQL when the engine has failed on it for the first time, in s.") \
+	SETTING(btree_parts, 0, INT_MAX, PGC_SUSET, \
+			"Into how many parts VACUUM FULL divides each btree that it can.") \
+	SETTING(compaction_held, 0, INT_MAX, PGC_SUSET, \
+			"How long a session must hold the horizon to keep tables from being compacted, in ms.") \
+	SETTING(compaction_hour, 0, INT_MAX, PGC_SIGHUP, \
+			"How long an hour takes in the pauses of compaction, in ms.") \
+	SETTING(compaction_least, 0, INT_MAX, PGC_SIGHUP, \
+			"How much must be won for a table to be compacted by itself, in kB.") \
+	SETTING(compaction_visit, 0, INT_MAX, PGC_SIGHUP, \
+			"How often compaction visits a database, in ms.") \
+	SETTING(cores, 1000, INT_MAX, PGC_SUSET, \
+			"How many cores VACUUM takes the machine to have, to leave others some.") \
+	SETTING(failed_probe, 0, INT_MAX, PGC_POSTMASTER, \
+			"The probe by which the server is found not to fit, at its start.") \
+	SETTING(fed, 1000, INT_MAX, PGC_SUSET, \
+			"How many processes each budget is taken to feed.") \
+	SETTING(free_disk_mb, 0, INT_MAX, PGC_SUSET, \
+			"The free space that VACUUM finds in each file system while it runs, in MB.") \
+	SETTING(fsm_blocks, 0, INT_MAX, PGC_SUSET, \
+			"How many blocks of a table without indexes are scanned before their free space is offered.") \
+	SETTING(horizon_wait, 0, INT_MAX, PGC_SUSET, \
+			"How long VACUUM (FULL INPLACE) waits for others, in ms.") \
+	SETTING(longest_hold, 0, INT_MAX, PGC_SUSET, \
+			"How many ms a guard holds a VACUUM at most.") \
+	SETTING(max_duties, 0, INT_MAX, PGC_SUSET, \
+			"How many pages of a btree may be due at once, besides a range.") \
+	SETTING(max_duty_tries, 0, INT_MAX, PGC_SUSET, \
+			"How often a process tries to lock a pinned page of a btree that is due.") \
+	SETTING(max_pin_ms, 0, INT_MAX, PGC_SUSET, \
+			"How long a process waits for pinned pages of a table, in ms.") \
+	SETTING(max_tables, 0, 1000000, PGC_POSTMASTER, \
+			"How many tables the view cyclone.autovacuum remembers.") \
+	SETTING(max_tree_pages, 0, INT_MAX, PGC_SUSET, \
+			"From how many leaf pages on a posting tree of a GIN index is shared out.") \
+	SETTING(multixact_limit, 0, INT_MAX, PGC_SUSET, \
+			"The age of multixact IDs to which the number of members lowers the limit.") \
+	SETTING(parking, 0, INT_MAX, PGC_SUSET, \
+			"How many times a worker takes its next piece of work for each time that it is parked by chance. It looks for a place again after the same number of ms. 0 is never.") \
+	SETTING(price, 0, INT_MAX, PGC_SUSET, \
+			"How many times as long a process sleeps with a latency target. 0 is once.") \
+	SETTING(queue_age, 0, INT_MAX, PGC_SUSET, \
+			"The age in ms of transactions behind which FULL INPLACE queues for a table's lock.") \
+	SETTING(ring_turn, 0, 64, PGC_SUSET, \
+			"Write the pages of a ring together after this many visits, whether they were read from disk or not. 0 is the usual number, and only those that were read.") \
+	SETTING(seam_fails, 0, 1, PGC_POSTMASTER, \
+			"1: heap's table access method can't be changed.") \
+	SETTING(server_version, 0, INT_MAX, PGC_POSTMASTER, \
+			"The version that the server is taken for, at its start.") \
+	SETTING(workers, 0, INT_MAX, PGC_SUSET, \
+			"The number of workers that a table calls for, whatever its size.")
+
+#define DEBUG_NUMBER_PLACE(name, boot, most, context, description) DEBUG_NUMBER_##name,
+enum
+{
+	DEBUG_NUMBERS(DEBUG_NUMBER_PLACE)
+};
+extern int	cyclone_debug_numbers[];
 extern char *cyclone_debug_fault;
 extern char *cyclone_debug_point;
 
@@ -68,7 +109,8 @@ extern bool debug_fault_is_due(const char *name);
 	(cyclone_debug_fault[0] != '\0' && debug_fault_is_due(name))
 
 #define DEBUG_LIMIT(name, usual) \
-	(cyclone_debug_##name > 0 ? cyclone_debug_##name : (usual))
+	(cyclone_debug_numbers[DEBUG_NUMBER_##name] > 0 ? \
+	 cyclone_debug_numbers[DEBUG_NUMBER_##name] : (usual))
 
 #else
 

@@ -22,7 +22,7 @@
 
 #include "audit/audit.h"
 #include "audit_mark.h"
-#include "own_files.h"
+#include "small_file.h"
 
 /* The folder has at most this many reports, of some 20 kB each. */
 #define MOST_REPORTS	20
@@ -92,11 +92,11 @@ write_report(const AuditPlace *place, Page page, const char *state,
 {
 	char		new_path[MAXPGPATH];
 
-	snprintf(path, MAXPGPATH, "%s/%s%u-%u.txt", OWN_FOLDER, REPORT_PREFIX,
+	snprintf(path, MAXPGPATH, "%s/%s%u-%u.txt", SMALL_FILE_FOLDER, REPORT_PREFIX,
 			 place->rel->rd_rel->relisshared ? InvalidOid : MyDatabaseId,
 			 RelationGetRelid(place->rel));
 	snprintf(new_path, MAXPGPATH, "%s.%d", path, MyProcPid);
-	(void) MakePGDirectory(OWN_FOLDER);
+	(void) MakePGDirectory(SMALL_FILE_FOLDER);
 	if (!has_room_for_report(path))
 		return false;
 	if (!fill_report(new_path, place, page, state, engine, audit))
@@ -113,12 +113,12 @@ write_report(const AuditPlace *place, Page page, const char *state,
 static bool
 has_room_for_report(const char *path)
 {
-	DIR		   *dir = AllocateDir(OWN_FOLDER);
+	DIR		   *dir = AllocateDir(SMALL_FILE_FOLDER);
 	int			nreports = 0;
 	struct dirent *entry;
 
 	/* ReadDir would raise an error */
-	while (dir != NULL && (entry = ReadDirExtended(dir, OWN_FOLDER, LOG)) != NULL)
+	while (dir != NULL && (entry = ReadDirExtended(dir, SMALL_FILE_FOLDER, LOG)) != NULL)
 		nreports += strncmp(entry->d_name, REPORT_PREFIX, strlen(REPORT_PREFIX)) == 0;
 	if (dir != NULL)
 		FreeDir(dir);

@@ -31,7 +31,7 @@
 #define PROGRESS_INPLACE_REINDEX		203
 #define PROGRESS_INPLACE_WAIT			204
 
-/* What a process is doing, as it last noted; the fields may be of different moments */
+/* What a process is doing, as it last noted */
 typedef struct ProgressRow
 {
 	int			pid;
