@@ -115,7 +115,7 @@ static void define_reports(void);
 static bool check_min_free_disk(char **newval, void **extra, GucSource source);
 static void assign_min_free_disk(const char *newval, void *extra);
 
-/* settings_init -- see settings.h. */
+/* settings_init -- define all parameters that have no place of their own. */
 void
 settings_init(void)
 {
@@ -173,7 +173,7 @@ settings_init(void)
 	MarkGUCPrefixReserved("cyclone");
 }
 
-/* settings_note_files -- see settings.h. */
+/* settings_note_files -- which parameters do the files have? */
 void
 settings_note_files(void)
 {
@@ -197,7 +197,7 @@ narrow_mistakes(void)
 	}
 }
 
-/* settings_enabled -- see settings.h. */
+/* settings_enabled -- does pg_cyclone take tables from the server in this session? */
 bool
 settings_enabled(void)
 {

@@ -47,7 +47,7 @@ static pg_crc32c checksum(const void *what, Size size);
 static Size record_bytes(const SmallFileFormat *format);
 static off_t record_offset(const SmallFileFormat *format, int place);
 
-/* small_file_read -- see small_file.h. */
+/* small_file_read -- read a whole file. */
 int
 small_file_read(const char *path, const SmallFileFormat *format, void **records)
 {
@@ -122,7 +122,7 @@ keep_whole_records(const char *path, const SmallFileFormat *format, char *conten
 	return nrecords;
 }
 
-/* small_file_write -- see small_file.h. */
+/* small_file_write -- write a whole file, in place of the old one. */
 bool
 small_file_write(const char *path, const SmallFileFormat *format,
 				 const void *records, int nrecords, SmallFileSafety safety, int elevel)
@@ -157,7 +157,7 @@ small_file_write(const char *path, const SmallFileFormat *format,
 	return false;
 }
 
-/* small_file_put -- see small_file.h. */
+/* small_file_put -- write one record to its place. */
 bool
 small_file_put(const char *path, const SmallFileFormat *format, int place, const void *record)
 {

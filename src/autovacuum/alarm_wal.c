@@ -41,7 +41,7 @@ static void (*servers_redo) (XLogReaderState *record) = NULL;
 
 static void redo_message(XLogReaderState *record);
 
-/* alarm_wal_init -- see alarm_wal.h. */
+/* alarm_wal_init -- look at each message of the WAL that this server replays. */
 void
 alarm_wal_init(AlarmReplay replay)
 {
@@ -51,7 +51,7 @@ alarm_wal_init(AlarmReplay replay)
 	RmgrTable[RM_LOGICALMSG_ID].rm_redo = redo_message;
 }
 
-/* alarm_wal_write -- see alarm_wal.h. */
+/* alarm_wal_write -- write a record of an alarm, or of its end. */
 void
 alarm_wal_write(const TableKey *key, bool is_over)
 {

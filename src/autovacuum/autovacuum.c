@@ -3,23 +3,17 @@
  * autovacuum.c
  *	  Autovacuum's tables, by the engine or by PostgreSQL's VACUUM.
  *
- * The server chooses the tables, their order, the time and the number of autovacuum
- * workers.  heap_seam.c brings each table that such a worker vacuums here, and this
- * file decides whether the engine or the server vacuums it.
- *
- * Nothing may depend on the engine for safety.  If it fails on a table, or the server
- * crashes while the engine vacuums one, that table's circuit breaker opens, and
- * PostgreSQL's VACUUM has the next turns (table_log.c, running_notes.c).  An
- * intervention is no failure: the autovacuum was cancelled, as another session wanted
- * the table, or one of its processes was terminated, or the server stopped.  The class
+ * heap_seam.c brings each table that an autovacuum worker vacuums here, and this file
+ * decides who vacuums it.  Nothing may depend on the engine for safety: where it fails on a
+ * table, or the server crashes while it is at one, that table's circuit breaker opens, and
+ * PostgreSQL's VACUUM has the next turns (table_log.c).  Where an autovacuum was cancelled,
+ * or one of its processes terminated, or the server stopped, that is no failure.  The class
  * of the error tells.
  *
- * With a cost delay in force workers gain nothing, so a table gets no more of them than
- * the budget feeds; all autovacuums together get no more than
- * cyclone.autovacuum_max_parallel_workers (team/degree.c).  A vacuum to prevent
- * wraparound that is getting near the failsafe has no delay, and asks for as many
- * workers as there may be.  A small table gets none: it is done before a worker has
- * started, and there may be many of them.
+ * With a cost delay a table gets no more workers than the budget feeds; all autovacuums
+ * together get no more than cyclone.autovacuum_max_parallel_workers (team/degree.c).  A
+ * vacuum to prevent wraparound that is getting near the failsafe has no delay, and asks for
+ * as many as there may be.  A small table gets none: it is done before one has started.
  *
  * Portions Copyright (c) 2026, the pg_cyclone developers
  *

@@ -48,7 +48,7 @@ static bool has_note = false;
 static void forget_running_at_exit(int code, Datum arg);
 static int	keep_breakers(RunningNote *notes, int nnotes);
 
-/* running_notes_read -- see running_notes.h. */
+/* running_notes_read -- read all notes; those of tables that were being vacuumed only if this is no copy. */
 int
 running_notes_read(RunningNote **notes)
 {
@@ -104,7 +104,7 @@ running_notes_end(void)
 	has_note = false;
 }
 
-/* running_notes_keep -- see running_notes.h. */
+/* running_notes_keep -- write a breaker's note, or empty its place. */
 void
 running_notes_keep(int place, const RunningNote *note)
 {

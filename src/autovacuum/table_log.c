@@ -3,22 +3,18 @@
  * table_log.c
  *	  The view cyclone.autovacuum, and the circuit breakers.
  *
- * A hash table in shared memory has an entry for each table that autovacuum came to, the
- * latest MAX_TABLES of them.  It lasts until the server is restarted or crashes: a table
- * that it forgets is only missing in the view.
+ * A hash table in shared memory has an entry for each of the latest MAX_TABLES tables that
+ * autovacuum came to, until the server is restarted or crashes.
  *
- * A table's breaker opens when the engine has failed on it, unless the table is damaged,
- * or has been at it in a crash.  Then PostgreSQL's VACUUM has the table for an hour, twice
- * as long after each failure in a row, a week at most, or until a user resets it.  While
+ * A table's breaker opens when the engine has failed on it, unless the table is damaged, or
+ * has been at it in a crash.  Then PostgreSQL's VACUUM has the table for an hour, twice as
+ * long after each failure in a row, a week at most, or until a user resets it.  While
  * several crashes have breakers open, all tables are PostgreSQL's, as there may be a
- * thousand that crash the server in turn.  A failed audit opens a breaker for good: only a
- * user closes it.
+ * thousand that crash the server in turn.  A failed audit opens a breaker for good.
  *
- * Breakers of crashes and audits outlast a restart (running_notes.c).  Those of audits go
- * to standbys with the WAL, and so does their end (alarm_wal.c).
- *
- * Autovacuum workers call these functions where an error would end more than the work on
- * one table.  So none raises an error, but for the functions of the view.
+ * Breakers of crashes and audits outlast a restart (running_notes.c).  Those of audits go to
+ * standbys with the WAL, and so does their end (alarm_wal.c).  Only the functions of the
+ * view raise errors, as an error of an autovacuum worker would end more than one table.
  *
  * Portions Copyright (c) 2026, the pg_cyclone developers
  *
@@ -621,7 +617,7 @@ put_table(ReturnSetInfo *result, const TableEntry *entry)
 	tuplestore_putvalues(result->setResult, result->setDesc, values, nulls);
 }
 
-/* table_log_init -- see table_log.h. */
+/* table_log_init -- learn of alarms from the WAL. */
 void
 table_log_init(void)
 {

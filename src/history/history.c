@@ -3,26 +3,16 @@
  * history.c
  *	  The run in hand, until it becomes a row of cyclone.history.
  *
- * The code that vacuums a table, for a command or for autovacuum, says here when
- * that begins, what it has done, and how it ends.  A process has one run at a time,
- * in its own memory.  When the run ends, history_rows.c makes a row of it.
+ * The code that vacuums a table says here when that begins, what it has done, and how it
+ * ends: history_end when it is done, for a rewrite after the commit; history_fail where an
+ * error ends it, maybe with locks held, as no process takes another lock after those of
+ * history_rows.c.  A process that is terminated records its run as it exits.  After a crash
+ * or an immediate stop there is no row.
  *
- * How a run may end
- * -----------------
- * - history_end: it is done.  For a rewrite that is after the commit, as until
- *	 then nothing has happened.
- * - history_fail: an error ends it.  Locks may be held there that only the end of
- *	 the transaction releases, LWLocks included.  That does no harm: no process
- *	 takes another lock after those of history_rows.c.
- * - The process is terminated: it records the run as it exits.
- * - A crash, or an immediate shutdown: there is no row.
- *
- * Nothing here raises an error when the work has been done, or while an error is
- * handled.  A message is copied into memory that was set aside before.
- *
- * Warnings are caught where the server sends messages to its log.  So they are
- * missing if log_min_messages keeps them out of it.  Those of parallel workers are
- * there, too, as the leader repeats them.
+ * Nothing here raises an error when the work has been done, or while an error is handled:
+ * a message is copied into memory that was set aside before.  Warnings are caught where the
+ * server sends messages to its log, so log_min_messages may keep them out.  Those of
+ * parallel workers are there, too, as the leader repeats them.
  *
  * Portions Copyright (c) 2026, the pg_cyclone developers
  *
@@ -65,21 +55,21 @@ static MemoryContext error_context = NULL;
 
 static emit_log_hook_type previous_emit_log_hook = NULL;
 
-static void prepare_process(void);
+static void prepare_for_runs(void);
 static void forget_figures(void);
 static void describe_options(const VacuumParams *params);
-static void finish(HistoryOutcome outcome);
-static void note_message(ErrorData *edata);
+static void finish_run(HistoryOutcome outcome);
+static void note_warning(ErrorData *edata);
 static void append_text(char *text, Size size, const char *what, const char *separator);
 static void fail_at_exit(void);
 
-/* history_init -- see history.h. */
+/* history_init -- have warnings watched. */
 void
 history_init(void)
 {
 	Assert(process_shared_preload_libraries_in_progress);
 	previous_emit_log_hook = emit_log_hook;
-	emit_log_hook = note_message;
+	emit_log_hook = note_warning;
 }
 
 /* history_is_kept -- is there a history at all? */
@@ -116,7 +106,7 @@ history_begin(HistoryKind kind, Relation rel, const VacuumParams *params)
 	progress_run(kind, RelationGetRelid(rel), AmAutoVacuumWorkerProcess(), pages);
 	if (!history_is_kept())
 		return;
-	prepare_process();
+	prepare_for_runs();
 
 	memset(&run, 0, sizeof(run));
 	schema = get_namespace_name(RelationGetNamespace(rel));
@@ -190,7 +180,7 @@ void
 history_end(void)
 {
 	if (is_running)
-		finish(HISTORY_DONE);
+		finish_run(HISTORY_DONE);
 }
 
 /*
@@ -228,14 +218,14 @@ history_fail(void)
 		MemoryContextSwitchTo(old);
 		MemoryContextReset(error_context);
 	}
-	finish(ERRCODE_TO_CATEGORY(run.sqlerrcode) == ERRCODE_OPERATOR_INTERVENTION ?
-		   HISTORY_CANCELLED : HISTORY_FAILED);
+	finish_run(ERRCODE_TO_CATEGORY(run.sqlerrcode) == ERRCODE_OPERATOR_INTERVENTION ?
+			   HISTORY_CANCELLED : HISTORY_FAILED);
 	RESUME_INTERRUPTS();
 }
 
-/* prepare_process -- prepare for runs, once in a process. */
+/* prepare_for_runs -- prepare for runs, once in a process. */
 static void
-prepare_process(void)
+prepare_for_runs(void)
 {
 	if (error_context != NULL)
 		return;
@@ -297,9 +287,9 @@ describe_options(const VacuumParams *params)
 	}
 }
 
-/* finish -- make the run in hand a row. */
+/* finish_run -- make the run in hand a row. */
 static void
-finish(HistoryOutcome outcome)
+finish_run(HistoryOutcome outcome)
 {
 	const PaceSummary *pace = pace_summary();
 	WalUsage	wal = {0};
@@ -322,9 +312,9 @@ finish(HistoryOutcome outcome)
 	history_rows_add(&run);
 }
 
-/* note_message -- the emit_log hook: note warnings of the run in hand. */
+/* note_warning -- the emit_log hook: note warnings of the run in hand. */
 static void
-note_message(ErrorData *edata)
+note_warning(ErrorData *edata)
 {
 	if (is_running && edata->elevel == WARNING && edata->message != NULL)
 		append_text(run.warnings, sizeof(run.warnings), edata->message, "\n");
@@ -360,5 +350,5 @@ fail_at_exit(void)
 		return;
 	run.sqlerrcode = ERRCODE_ADMIN_SHUTDOWN;
 	append_text(run.error, sizeof(run.error), "the process was terminated", "");
-	finish(HISTORY_CANCELLED);
+	finish_run(HISTORY_CANCELLED);
 }

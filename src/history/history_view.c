@@ -64,10 +64,10 @@ static const char *const phase_names[][HISTORY_PHASES] = {
 	{"heap copy", "linked row versions", "TOAST copy", "TOAST index", "index build"},
 };
 
-static void put_row(ReturnSetInfo *result, const HistoryRow *row);
+static void put_run(ReturnSetInfo *result, const HistoryRow *row);
 static void add_identity(RowMaker *maker, const HistoryRow *row);
 static void add_figures(RowMaker *maker, const HistoryRow *row);
-static void add(RowMaker *maker, Datum value, bool is_null);
+static void add_value(RowMaker *maker, Datum value, bool is_null);
 static void add_number(RowMaker *maker, int64 number);
 static void add_text(RowMaker *maker, const char *text);
 static void add_phases(RowMaker *maker, const HistoryRow *row);
@@ -93,7 +93,7 @@ pg_cyclone_history(PG_FUNCTION_ARGS)
 	declared_rows_begin(fcinfo, HISTORY_COLUMNS);
 	nrows = history_rows_copy(&rows);
 	for (int i = 0; i < nrows; i++)
-		put_row(result, &rows[i]);
+		put_run(result, &rows[i]);
 	if (rows != NULL)
 		pfree(rows);
 	return (Datum) 0;
@@ -110,7 +110,7 @@ pg_cyclone_history_reset(PG_FUNCTION_ARGS)
 	PG_RETURN_INT64(history_rows_forget());
 }
 
-/* history_is_visible -- see history_rows.h. */
+/* history_is_visible -- may the current role see the runs of this user? */
 bool
 history_is_visible(Oid user_id)
 {
@@ -118,14 +118,14 @@ history_is_visible(Oid user_id)
 		(OidIsValid(user_id) && has_privs_of_role(GetUserId(), user_id));
 }
 
-/* put_row -- a row of the view. */
+/* put_run -- a row of the view. */
 static void
-put_row(ReturnSetInfo *result, const HistoryRow *row)
+put_run(ReturnSetInfo *result, const HistoryRow *row)
 {
 	RowMaker	maker = {0};
 
-	add(&maker, Int64GetDatum((int64) row->number), false);
-	add(&maker, ObjectIdGetDatum(row->database), false);
+	add_value(&maker, Int64GetDatum((int64) row->number), false);
+	add_value(&maker, ObjectIdGetDatum(row->database), false);
 	Assert(maker.column == PUBLIC_COLUMNS);
 	if (history_is_visible(row->user_id))
 	{
@@ -134,7 +134,7 @@ put_row(ReturnSetInfo *result, const HistoryRow *row)
 	}
 	else
 		while (maker.column < HISTORY_COLUMNS)
-			add(&maker, (Datum) 0, true);
+			add_value(&maker, (Datum) 0, true);
 	Assert(maker.column == HISTORY_COLUMNS);
 
 	tuplestore_putvalues(result->setResult, result->setDesc, maker.values, maker.nulls);
@@ -149,16 +149,16 @@ add_identity(RowMaker *maker, const HistoryRow *row)
 {
 	char	   *name = quote_qualified_identifier(row->schema, row->name);
 
-	add(maker, ObjectIdGetDatum(row->relid), false);
+	add_value(maker, ObjectIdGetDatum(row->relid), false);
 	add_text(maker, name);
 	pfree(name);
 	add_text(maker, starter_names[row->started_by]);
 	add_text(maker, operation_names[row->kind]);
 	add_text(maker, row->options);
 	add_text(maker, row->kind == HISTORY_SERVERS_VACUUM ? "server" : "engine");
-	add(maker, ObjectIdGetDatum(row->user_id), !OidIsValid(row->user_id));
-	add(maker, TimestampTzGetDatum(row->start), false);
-	add(maker, Float8GetDatum(run_seconds(row)), false);
+	add_value(maker, ObjectIdGetDatum(row->user_id), !OidIsValid(row->user_id));
+	add_value(maker, TimestampTzGetDatum(row->start), false);
+	add_value(maker, Float8GetDatum(run_seconds(row)), false);
 	add_phases(maker, row);
 	add_text(maker, outcome_names[row->outcome]);
 	add_text(maker, row->sqlerrcode != 0 ? unpack_sql_state(row->sqlerrcode) : "");
@@ -172,24 +172,24 @@ add_figures(RowMaker *maker, const HistoryRow *row)
 {
 	const HistoryFigures *figures = &row->figures;
 
-	add(maker, BoolGetDatum(row->is_wraparound), false);
+	add_value(maker, BoolGetDatum(row->is_wraparound), false);
 	add_number(maker, figures->rows_removed);
 	add_number(maker, figures->rows_dead);
 	add_number(maker, figures->rows_moved);
 	add_number(maker, figures->pages_scanned);
 	add_number(maker, figures->bytes_before);
 	add_number(maker, figures->bytes_after);
-	add(maker, Int32GetDatum(figures->workers_launched), figures->workers_launched < 0);
+	add_value(maker, Int32GetDatum(figures->workers_launched), figures->workers_launched < 0);
 	add_number(maker, (int64) row->wal_bytes);
-	add(maker, Float8GetDatum(row->slept_seconds), isnan(row->slept_seconds));
+	add_value(maker, Float8GetDatum(row->slept_seconds), isnan(row->slept_seconds));
 	add_held(maker, row);
 	add_number(maker, figures->audited_pages);
-	add(maker, BoolGetDatum(row->audit_failed), false);
+	add_value(maker, BoolGetDatum(row->audit_failed), false);
 }
 
-/* add -- the next column has this value, or is null. */
+/* add_value -- the next column has this value, or is null. */
 static void
-add(RowMaker *maker, Datum value, bool is_null)
+add_value(RowMaker *maker, Datum value, bool is_null)
 {
 	Assert(maker->column < HISTORY_COLUMNS);
 	maker->values[maker->column] = value;
@@ -200,7 +200,7 @@ add(RowMaker *maker, Datum value, bool is_null)
 static void
 add_number(RowMaker *maker, int64 number)
 {
-	add(maker, Int64GetDatum(number), number < 0);
+	add_value(maker, Int64GetDatum(number), number < 0);
 }
 
 /*
@@ -217,7 +217,7 @@ add_text(RowMaker *maker, const char *text)
 
 	if (text[0] == '\0')
 	{
-		add(maker, (Datum) 0, true);
+		add_value(maker, (Datum) 0, true);
 		return;
 	}
 	copy = pstrdup(text);
@@ -225,7 +225,7 @@ add_text(RowMaker *maker, const char *text)
 		for (char *c = copy; *c != '\0'; c++)
 			if (IS_HIGHBIT_SET(*c))
 				*c = '?';
-	add(maker, CStringGetTextDatum(copy), false);
+	add_value(maker, CStringGetTextDatum(copy), false);
 	pfree(copy);
 }
 
@@ -238,7 +238,7 @@ add_phases(RowMaker *maker, const HistoryRow *row)
 
 	if (!row->has_figures || phase_names[row->kind][0] == NULL)
 	{
-		add(maker, (Datum) 0, true);
+		add_value(maker, (Datum) 0, true);
 		return;
 	}
 
@@ -254,7 +254,7 @@ add_phases(RowMaker *maker, const HistoryRow *row)
 		other -= seconds;
 	}
 	appendStringInfo(&buf, "\"other\": %.6f}", Max(other, 0.0));
-	add(maker, DirectFunctionCall1(jsonb_in, CStringGetDatum(buf.data)), false);
+	add_value(maker, DirectFunctionCall1(jsonb_in, CStringGetDatum(buf.data)), false);
 	pfree(buf.data);
 }
 
@@ -271,9 +271,9 @@ add_held(RowMaker *maker, const HistoryRow *row)
 							 guard_names[i], row->held.seconds[i]);
 	appendStringInfoChar(&buf, '}');
 	if (buf.len > 1)
-		add(maker, DirectFunctionCall1(jsonb_in, CStringGetDatum(buf.data)), false);
+		add_value(maker, DirectFunctionCall1(jsonb_in, CStringGetDatum(buf.data)), false);
 	else
-		add(maker, (Datum) 0, true);
+		add_value(maker, (Datum) 0, true);
 	pfree(buf.data);
 }
 

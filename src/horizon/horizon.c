@@ -60,7 +60,7 @@ typedef struct ProcessCopy
 	bool		is_follower;	/* a parallel worker */
 	uint8		flags;
 	Oid			database;
-	TransactionId xmin;			/* or its xid, if that is older */
+	TransactionId xmin;			/* or its xid, if that is older_xid */
 } ProcessCopy;
 
 static HorizonScope scope_of(Relation rel);
@@ -69,17 +69,17 @@ static List *add_processes(List *holders, Oid viewer, bool multixact_is_held);
 static HorizonHolder *process_holder(const PgBackendStatus *status,
 									 const ProcessCopy *process, Oid viewer);
 static List *add_prepared(List *holders, bool multixact_is_held);
-static char *printable(char *text);
+static char *make_printable(char *text);
 static List *add_slots(List *holders, Oid viewer);
 static void note_slot_user(HorizonHolder *holder, Oid viewer);
-static bool may_see(Oid viewer, Oid user);
-static const char *state_name(BackendState state);
+static bool may_see_session(Oid viewer, Oid user);
+static const char *session_state_name(BackendState state);
 static int	compare_holders(const ListCell *a, const ListCell *b);
-static TransactionId older(TransactionId a, TransactionId b);
-static char *describe(const HorizonHolder *holder);
-static void append_fact(StringInfo facts, const char *what, const char *value);
+static TransactionId older_xid(TransactionId a, TransactionId b);
+static char *describe_holder(const HorizonHolder *holder);
+static void append_holder_fact(StringInfo facts, const char *what, const char *value);
 
-/* horizon_holders -- see horizon.h. */
+/* horizon_holders -- all holders, the oldest first. */
 List *
 horizon_holders(Oid viewer)
 {
@@ -96,7 +96,7 @@ horizon_holders(Oid viewer)
 	return holders;
 }
 
-/* horizon_of -- see horizon.h. */
+/* horizon_of -- what a holder keeps of tables of this kind, in that database. */
 TransactionId
 horizon_of(const HorizonHolder *holder, HorizonScope scope, Oid database)
 {
@@ -109,11 +109,11 @@ horizon_of(const HorizonHolder *holder, HorizonScope scope, Oid database)
 		xid = holder->xmin;
 	/* a slot for logical decoding holds the catalogs of all databases */
 	if (scope != SCOPE_DATABASE)
-		xid = older(xid, holder->catalog_xmin);
+		xid = older_xid(xid, holder->catalog_xmin);
 	return xid;
 }
 
-/* horizon_describe_oldest -- see horizon.h. */
+/* horizon_describe_oldest -- who keeps the rows of a table from being removed, in words. */
 char *
 horizon_describe_oldest(Relation rel, TransactionId cutoff)
 {
@@ -135,10 +135,10 @@ horizon_describe_oldest(Relation rel, TransactionId cutoff)
 	}
 	if (who == NULL || TransactionIdFollows(oldest, cutoff))
 		return NULL;
-	return describe(who);
+	return describe_holder(who);
 }
 
-/* horizon_line -- see horizon.h. */
+/* horizon_line -- who does so, as a line of a report. */
 char *
 horizon_line(Relation rel, TransactionId cutoff)
 {
@@ -167,7 +167,7 @@ scope_of(Relation rel)
  * copy_processes
  *		Copy what matters of each process that pgstat has an entry of.
  *
- * An entry may be older than the process that has its place now.
+ * An entry may be older_xid than the process that has its place now.
  */
 static void
 copy_processes(ProcessCopy *copies, int ncopies)
@@ -188,7 +188,7 @@ copy_processes(ProcessCopy *copies, int ncopies)
 		copy->is_follower = leader != NULL && leader != proc;
 		copy->flags = proc->statusFlags;
 		copy->database = proc->databaseId;
-		copy->xmin = older(READ_ONCE(proc->xmin), READ_ONCE(proc->xid));
+		copy->xmin = older_xid(READ_ONCE(proc->xmin), READ_ONCE(proc->xid));
 	}
 	LWLockRelease(ProcArrayLock);
 }
@@ -242,13 +242,13 @@ process_holder(const PgBackendStatus *status, const ProcessCopy *process, Oid vi
 	holder->user = status->st_userid;
 	if (status->st_appname != NULL && status->st_appname[0] != '\0')
 		holder->application = pstrdup(status->st_appname);
-	if (!may_see(viewer, status->st_userid))
+	if (!may_see_session(viewer, status->st_userid))
 		return holder;
 
 	holder->backend_type = GetBackendTypeDesc(status->st_backendType);
-	holder->state = state_name(status->st_state);
+	holder->state = session_state_name(status->st_state);
 	if (status->st_activity_raw != NULL && status->st_activity_raw[0] != '\0')
-		holder->query = printable(pgstat_clip_activity(status->st_activity_raw));
+		holder->query = make_printable(pgstat_clip_activity(status->st_activity_raw));
 	/* the time of a WAL sender's transactions isn't kept up to date */
 	holder->since = status->st_backendType == B_WAL_SENDER ?
 		status->st_proc_start_timestamp : status->st_xact_start_timestamp;
@@ -290,7 +290,7 @@ add_prepared(List *holders, bool multixact_is_held)
 		holder = palloc0_object(HorizonHolder);
 		holder->kind = HOLDER_PREPARED;
 		holder->xmin = DatumGetTransactionId(GetAttributeByNum(row, 1, &isnull));
-		holder->name = printable(TextDatumGetCString(GetAttributeByNum(row, 2, &isnull)));
+		holder->name = make_printable(TextDatumGetCString(GetAttributeByNum(row, 2, &isnull)));
 		holder->since = DatumGetTimestampTz(GetAttributeByNum(row, 3, &isnull));
 		holder->user = DatumGetObjectId(GetAttributeByNum(row, 4, &isnull));
 		holder->database = DatumGetObjectId(GetAttributeByNum(row, 5, &isnull));
@@ -303,12 +303,12 @@ add_prepared(List *holders, bool multixact_is_held)
 }
 
 /*
- * printable
+ * make_printable
  *		Put question marks into a text that is none in this database's encoding, as
  *		it comes from another one.
  */
 static char *
-printable(char *text)
+make_printable(char *text)
 {
 	if (!pg_verifymbstr(text, strlen(text), true))
 		for (char *c = text; *c != '\0'; c++)
@@ -392,7 +392,7 @@ note_slot_user(HorizonHolder *holder, Oid viewer)
 		holder->user = status->st_userid;
 		if (status->st_appname != NULL && status->st_appname[0] != '\0')
 			holder->application = pstrdup(status->st_appname);
-		if (may_see(viewer, status->st_userid))
+		if (may_see_session(viewer, status->st_userid))
 		{
 			holder->backend_type = GetBackendTypeDesc(status->st_backendType);
 			holder->since = status->st_proc_start_timestamp;
@@ -400,17 +400,17 @@ note_slot_user(HorizonHolder *holder, Oid viewer)
 	}
 }
 
-/* may_see -- may this role see what the server's views show of such a session? */
+/* may_see_session -- may this role see what the server's views show of such a session? */
 static bool
-may_see(Oid viewer, Oid user)
+may_see_session(Oid viewer, Oid user)
 {
 	return has_privs_of_role(viewer, ROLE_PG_READ_ALL_STATS) ||
 		has_privs_of_role(viewer, user);
 }
 
-/* state_name -- as in pg_stat_activity. */
+/* session_state_name -- as in pg_stat_activity. */
 static const char *
-state_name(BackendState state)
+session_state_name(BackendState state)
 {
 	switch (state)
 	{
@@ -435,19 +435,19 @@ compare_holders(const ListCell *a, const ListCell *b)
 {
 	const HorizonHolder *left = lfirst(a);
 	const HorizonHolder *right = lfirst(b);
-	TransactionId left_xid = older(left->xmin, left->catalog_xmin);
-	TransactionId right_xid = older(right->xmin, right->catalog_xmin);
+	TransactionId left_xid = older_xid(left->xmin, left->catalog_xmin);
+	TransactionId right_xid = older_xid(right->xmin, right->catalog_xmin);
 
 	if (left_xid != right_xid)
-		return older(left_xid, right_xid) == left_xid ? -1 : 1;
+		return older_xid(left_xid, right_xid) == left_xid ? -1 : 1;
 	if (left->since != right->since)
 		return left->since < right->since ? -1 : 1;
 	return 0;
 }
 
-/* older -- of two transaction IDs, or of one, if the other is invalid. */
+/* older_xid -- of two transaction IDs, or of one, if the other is invalid. */
 static TransactionId
-older(TransactionId a, TransactionId b)
+older_xid(TransactionId a, TransactionId b)
 {
 	if (!TransactionIdIsValid(a))
 		return b;
@@ -456,9 +456,9 @@ older(TransactionId a, TransactionId b)
 	return TransactionIdPrecedes(a, b) ? a : b;
 }
 
-/* describe -- a holder, in words for a message. */
+/* describe_holder -- a holder, in words for a message. */
 static char *
-describe(const HorizonHolder *holder)
+describe_holder(const HorizonHolder *holder)
 {
 	StringInfoData buf;
 	StringInfoData facts;
@@ -486,22 +486,22 @@ describe(const HorizonHolder *holder)
 	if (holder->kind == HOLDER_SLOT && holder->pid != 0)
 		appendStringInfo(&facts, ", used by process %d", holder->pid);
 	if (OidIsValid(holder->user))
-		append_fact(&facts, "user ", GetUserNameFromId(holder->user, true));
-	append_fact(&facts, "application ", holder->application);
+		append_holder_fact(&facts, "user ", GetUserNameFromId(holder->user, true));
+	append_holder_fact(&facts, "application ", holder->application);
 	if (holder->kind == HOLDER_SESSION && holder->backend_type != NULL &&
 		strcmp(holder->backend_type, GetBackendTypeDesc(B_BACKEND)) != 0)
-		append_fact(&facts, "", holder->backend_type);
-	append_fact(&facts, "", holder->state);
-	append_fact(&facts, is_unused ? "not used since " : "since ", since);
+		append_holder_fact(&facts, "", holder->backend_type);
+	append_holder_fact(&facts, "", holder->state);
+	append_holder_fact(&facts, is_unused ? "not used since " : "since ", since);
 	if (facts.len > 0)
 		appendStringInfo(&buf, " (%s)", facts.data + strlen(", "));
 	pfree(facts.data);
 	return buf.data;
 }
 
-/* append_fact -- one of the things to be told, if it is known. */
+/* append_holder_fact -- one of the things to be told, if it is known. */
 static void
-append_fact(StringInfo facts, const char *what, const char *value)
+append_holder_fact(StringInfo facts, const char *what, const char *value)
 {
 	if (value != NULL)
 		appendStringInfo(facts, ", %s%s", what, value);

@@ -53,9 +53,9 @@ static const char *const kind_names[] = {
 
 PG_FUNCTION_INFO_V1(pg_cyclone_horizon);
 
-static void put_row(ReturnSetInfo *result, List *holders, const HorizonHolder *holder);
+static void put_holder(ReturnSetInfo *result, List *holders, const HorizonHolder *holder);
 static bool is_oldest(List *holders, const HorizonHolder *holder, HorizonScope scope);
-static Datum age_of(TransactionId xid);
+static Datum age_of_xid(TransactionId xid);
 
 /*
  * pg_cyclone_horizon
@@ -70,13 +70,13 @@ pg_cyclone_horizon(PG_FUNCTION_ARGS)
 	declared_rows_begin(fcinfo, HORIZON_COLUMNS);
 	holders = horizon_holders(GetUserId());
 	foreach_ptr(HorizonHolder, holder, holders)
-		put_row((ReturnSetInfo *) fcinfo->resultinfo, holders, holder);
+		put_holder((ReturnSetInfo *) fcinfo->resultinfo, holders, holder);
 	return (Datum) 0;
 }
 
-/* put_row -- a row of the view. */
+/* put_holder -- a row of the view. */
 static void
-put_row(ReturnSetInfo *result, List *holders, const HorizonHolder *holder)
+put_holder(ReturnSetInfo *result, List *holders, const HorizonHolder *holder)
 {
 	Datum		values[HORIZON_COLUMNS] = {0};
 	bool		nulls[HORIZON_COLUMNS];
@@ -105,12 +105,12 @@ put_row(ReturnSetInfo *result, List *holders, const HorizonHolder *holder)
 	if (TransactionIdIsValid(holder->xmin))
 	{
 		PUT(COLUMN_XMIN, TransactionIdGetDatum(holder->xmin));
-		PUT(COLUMN_XMIN_AGE, age_of(holder->xmin));
+		PUT(COLUMN_XMIN_AGE, age_of_xid(holder->xmin));
 	}
 	if (TransactionIdIsValid(holder->catalog_xmin))
 	{
 		PUT(COLUMN_CATALOG_XMIN, TransactionIdGetDatum(holder->catalog_xmin));
-		PUT(COLUMN_CATALOG_XMIN_AGE, age_of(holder->catalog_xmin));
+		PUT(COLUMN_CATALOG_XMIN_AGE, age_of_xid(holder->catalog_xmin));
 	}
 	if (holder->may_hold_multixact)
 		PUT(COLUMN_MULTIXACT_AGE,
@@ -140,17 +140,17 @@ is_oldest(List *holders, const HorizonHolder *holder, HorizonScope scope)
 		return false;
 	foreach_ptr(HorizonHolder, other, holders)
 	{
-		TransactionId others = horizon_of(other, scope, database);
+		TransactionId its_xid = horizon_of(other, scope, database);
 
-		if (TransactionIdIsValid(others) && TransactionIdPrecedes(others, xid))
+		if (TransactionIdIsValid(its_xid) && TransactionIdPrecedes(its_xid, xid))
 			return false;
 	}
 	return true;
 }
 
-/* age_of -- how many transactions have come since. */
+/* age_of_xid -- how many transactions have come since. */
 static Datum
-age_of(TransactionId xid)
+age_of_xid(TransactionId xid)
 {
 	Assert(TransactionIdIsValid(xid));
 	return Int32GetDatum((int32) (ReadNextTransactionId() - xid));
