@@ -453,6 +453,8 @@ CREATE FUNCTION estimate_bloat(
     "table" regclass,
     sample_pages int DEFAULT 5000,
     seed bigint DEFAULT NULL,
+    wait boolean DEFAULT true,
+    indexes boolean DEFAULT true,
     OUT relation regclass,
     OUT kind text,
     OUT size bigint,
@@ -473,39 +475,11 @@ CREATE FUNCTION estimate_bloat(
     OUT inplace_disk bigint,
     OUT inplace_lock text)
 RETURNS SETOF record
-LANGUAGE C VOLATILE PARALLEL UNSAFE
+LANGUAGE C STABLE PARALLEL UNSAFE
 AS 'MODULE_PATHNAME', 'pg_cyclone_estimate_bloat';
 
-COMMENT ON FUNCTION estimate_bloat(regclass, int, bigint) IS
-'The bloat of a table, its TOAST table and its indexes, estimated from at most sample_pages pages of each; of smaller ones it is exact. The same seed chooses the same pages. For roles that may VACUUM the table and for members of pg_stat_scan_tables. The columns are those of the view cyclone.bloat.';
-
-CREATE FUNCTION bloat_rows(
-    relation_oid oid,
-    OUT relation regclass,
-    OUT kind text,
-    OUT size bigint,
-    OUT live_bytes bigint,
-    OUT dead_bytes bigint,
-    OUT held_bytes bigint,
-    OUT free_bytes bigint,
-    OUT bloat_bytes bigint,
-    OUT bloat_ratio float8,
-    OUT error_bytes bigint,
-    OUT sampled_pages bigint,
-    OUT total_pages bigint,
-    OUT rewrite_size bigint,
-    OUT rewrite_disk bigint,
-    OUT rewrite_lock text,
-    OUT inplace_size bigint,
-    OUT inplace_bytes bigint,
-    OUT inplace_disk bigint,
-    OUT inplace_lock text)
-RETURNS SETOF record
-LANGUAGE C STRICT VOLATILE PARALLEL UNSAFE
-AS 'MODULE_PATHNAME', 'pg_cyclone_bloat_rows';
-
-COMMENT ON FUNCTION bloat_rows(oid) IS
-'The rows of the view cyclone.bloat for a table: none if the user may not see them or if there is no estimate.';
+COMMENT ON FUNCTION estimate_bloat(regclass, int, bigint, boolean, boolean) IS
+'The bloat of a table, its TOAST table and its indexes, estimated from at most sample_pages pages of each; of smaller ones it is exact. The same seed chooses the same pages. For roles that may VACUUM the table and for members of pg_stat_scan_tables. The columns are those of the view cyclone.bloat. With wait => false it waits for no lock, as the view does, and there are no rows where there would be an error. With indexes => false it looks at the table only.';
 
 CREATE VIEW bloat_details AS
 SELECT c.oid::pg_catalog.regclass AS of_table,
@@ -529,7 +503,7 @@ SELECT c.oid::pg_catalog.regclass AS of_table,
        b.inplace_lock,
        b.rewrite_lock
 FROM pg_catalog.pg_class c
-CROSS JOIN LATERAL cyclone.bloat_rows(c.oid) b
+CROSS JOIN LATERAL cyclone.estimate_bloat(c.oid, wait => false) b
 WHERE c.relkind IN ('r', 'm') AND c.relpersistence <> 't';
 
 COMMENT ON VIEW bloat_details IS
@@ -563,19 +537,6 @@ FROM cyclone.bloat_details v;
 
 COMMENT ON VIEW bloat IS
 'The bloat of each table, TOAST table and index of this database that the user may VACUUM; of all for members of pg_stat_scan_tables. It is estimated when the view is read, from at most 5000 pages of each. Temporary tables are left out; on a standby, unlogged ones, too. There are no figures of a relation that another session has locked exclusively, nor of one that cannot be read; then a WARNING says why. If the access method is neither heap nor btree, if an index is invalid, or if its table cannot be read, there is the size only. The columns that one looks at first; cyclone.bloat_details has all of them.';
-
-CREATE FUNCTION bloat_sample(
-    relation_oid oid,
-    sample_pages int,
-    OUT size bigint,
-    OUT held_bytes bigint,
-    OUT inplace_bytes bigint,
-    OUT error_bytes bigint)
-LANGUAGE C STRICT STABLE PARALLEL UNSAFE
-AS 'MODULE_PATHNAME', 'pg_cyclone_bloat_sample';
-
-COMMENT ON FUNCTION bloat_sample(oid, int) IS
-'Figures of cyclone.bloat for one table without its indexes, in bytes, estimated from at most sample_pages pages, for the views horizon and advice. Null if the user may not see them, if another session has the table locked exclusively, or if it cannot be read; then a WARNING says why.';
 
 CREATE FUNCTION horizon_rows(
     OUT kind text,
@@ -666,7 +627,7 @@ CROSS JOIN LATERAL (
     SELECT CASE WHEN h.is_oldest AND (h.everywhere OR d.datname = pg_catalog.current_database())
                 THEN (SELECT pg_catalog.sum(s.held_bytes)::bigint
                       FROM (SELECT t.relid FROM cyclone.dead_tables() t LIMIT 5) t
-                      CROSS JOIN LATERAL cyclone.bloat_sample(t.relid, 200) s) END AS held_bytes
+                      CROSS JOIN LATERAL cyclone.estimate_bloat(t.relid, 200, wait => false, indexes => false) s) END AS held_bytes
     OFFSET 0
 ) s
 UNION ALL
@@ -887,7 +848,7 @@ WITH base AS (
             AND (pg_catalog.pg_has_role('pg_stat_scan_tables', 'USAGE') OR pg_catalog.has_table_privilege(c.oid, 'MAINTAIN'))
             AND c.rows * (28 + coalesce(w.width, 0)) < 0.7 * c.bytes
           ORDER BY c.bytes - c.rows * (28 + coalesce(w.width, 0)) DESC LIMIT 10) b
-    CROSS JOIN LATERAL cyclone.bloat_sample(b.oid, 300) s
+    CROSS JOIN LATERAL cyclone.estimate_bloat(b.oid, 300, wait => false, indexes => false) s
 ), failed AS MATERIALIZED (
     SELECT h.relid, pg_catalog.count(*) AS times, pg_catalog.max(h.started) AS started,
            (pg_catalog.array_agg(h.error ORDER BY h.id DESC))[1] AS error

@@ -16,6 +16,9 @@
  * postmaster has loaded the library: the server finds it among its loaded files, and
  * goes on with the library that it was started with.
  *
+ * The extension's objects in a database may be of another version, so a function refuses to
+ * return rows if it is declared with another number of columns.
+ *
  * Portions Copyright (c) 2026, the pg_cyclone developers
  *
  *-------------------------------------------------------------------------
@@ -26,8 +29,11 @@
 #include <sys/stat.h>
 
 #include "fmgr.h"
+#include "funcapi.h"
 #include "miscadmin.h"
+#include "nodes/execnodes.h"
 #include "postmaster/bgworker.h"
+#include "utils/lsyscache.h"
 #include "utils/memutils.h"
 
 #include "library.h"
@@ -106,4 +112,23 @@ refuse_without_preloading(void)
 				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
 				 errmsg("pg_cyclone must be loaded via \"shared_preload_libraries\""),
 				 errhint("Add pg_cyclone to shared_preload_libraries in postgresql.conf and restart the server.")));
+}
+
+/* library_begin_rows -- see library.h. */
+void
+library_begin_rows(FunctionCallInfo fcinfo, int columns)
+{
+	TupleDesc	desc;
+
+	Assert(columns > 0);
+	InitMaterializedSRF(fcinfo, 0);
+	desc = ((ReturnSetInfo *) fcinfo->resultinfo)->setDesc;
+	if (desc->natts != columns)
+		ereport(ERROR,
+				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+				 errmsg("function %s does not fit the library of pg_cyclone",
+						get_func_name(fcinfo->flinfo->fn_oid)),
+				 errdetail("It is declared with %d columns, and the library has %d.",
+						   desc->natts, columns),
+				 errhint("Say ALTER EXTENSION pg_cyclone UPDATE in this database, or restart the server if it still has the older library.")));
 }

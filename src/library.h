@@ -10,6 +10,8 @@
 #ifndef CYCLONE_LIBRARY_H
 #define CYCLONE_LIBRARY_H
 
+#include "fmgr.h"
+
 /* To be called once, in the postmaster, while the library is preloaded. */
 extern void library_init(void);
 
@@ -24,5 +26,12 @@ extern void library_warn_if_replaced(void);
  * each entry of a worker, begins with that.
  */
 extern void refuse_without_preloading(void);
+
+/*
+ * Begin the result of a function that returns a set of rows.  The caller puts rows into
+ * setResult of its ReturnSetInfo, described by setDesc.  Raises an error if the function
+ * is declared with another number of columns.
+ */
+extern void library_begin_rows(FunctionCallInfo fcinfo, int columns);
 
 #endif							/* CYCLONE_LIBRARY_H */

@@ -37,7 +37,6 @@
 #include "autovacuum/table_log.h"
 #include "compat.h"
 #include "debug_point.h"
-#include "declared_rows.h"
 #include "library.h"
 
 #define TRANCHE				"pg_cyclone autovacuum"
@@ -548,7 +547,7 @@ pg_cyclone_autovacuum(PG_FUNCTION_ARGS)
 	int			ncopies = 0;
 
 	refuse_without_preloading();
-	declared_rows_begin(fcinfo, AUTOVACUUM_COLUMNS);
+	library_begin_rows(fcinfo, AUTOVACUUM_COLUMNS);
 	/* there is no log on a server that the library doesn't fit */
 	if (entries == NULL)
 		return (Datum) 0;

@@ -14,7 +14,6 @@
  */
 #include "postgres.h"
 
-#include "access/htup_details.h"
 #include "access/relation.h"
 #include "access/xact.h"
 #include "access/xlog.h"
@@ -36,7 +35,7 @@
 #include "utils/tuplestore.h"
 
 #include "bloat/bloat.h"
-#include "declared_rows.h"
+#include "library.h"
 #include "server_check.h"
 #include "transaction.h"
 
@@ -91,15 +90,13 @@ typedef struct BloatReport
 	bool		in_place;		/* can VACUUM (FULL INPLACE) compact it? */
 	bool		all_kinds;		/* estimate all that it builds anew, if
 								 * roughly */
-	bool		table_only;
+	bool		table_only;		/* without indexes and TOAST table */
 	List	   *rows;			/* of RelationBloat; the table's is first */
 } BloatReport;
 
 PG_FUNCTION_INFO_V1(pg_cyclone_estimate_bloat);
-PG_FUNCTION_INFO_V1(pg_cyclone_bloat_rows);
-PG_FUNCTION_INFO_V1(pg_cyclone_bloat_sample);
 
-static void seed_by_statement(pg_prng_state *prng, Oid relid);
+static void refuse_to_tell(Oid relid);
 static bool can_estimate(Relation rel, int elevel);
 static bool estimate_relation(Reading *reading);
 static void read_relation(void *arg);
@@ -119,116 +116,62 @@ static void put_command(const BloatReport *report, Datum *values, bool *nulls);
 
 /*
  * pg_cyclone_estimate_bloat
- *		The rows of a table: estimate_bloat("table", sample_pages, seed).
+ *		The rows of a table: estimate_bloat("table", sample_pages, seed, wait, indexes).
  *
- * The same seed gives the same sample, as long as the table isn't changed.
+ * The same seed gives the same sample, as long as the table isn't changed.  Without a seed
+ * all samples of a table in one statement are the same, so the function may be declared
+ * stable.  That is needed: the planner doesn't leave out a view's unused column with a
+ * volatile function.
+ *
+ * Without wait there are no rows if the table is gone, if it can't be estimated, or if the
+ * caller may not see its figures.
  */
 Datum
 pg_cyclone_estimate_bloat(PG_FUNCTION_ARGS)
 {
-	BloatReport report = {.wait = true};
+	BloatReport report = {
+		.wait = PG_ARGISNULL(3) || PG_GETARG_BOOL(3),
+		.table_only = !PG_ARGISNULL(4) && !PG_GETARG_BOOL(4)
+	};
 	Oid			relid;
-	int32		sample_pages;
 
 	server_refuse_if_unfit("estimates of bloat");
-	declared_rows_begin(fcinfo, BLOAT_COLUMNS);
+	library_begin_rows(fcinfo, BLOAT_COLUMNS);
 	if (PG_ARGISNULL(0) || PG_ARGISNULL(1))
 		return (Datum) 0;
 	relid = PG_GETARG_OID(0);
-	sample_pages = PG_GETARG_INT32(1);
-
-	if (sample_pages < 1)
+	if (PG_GETARG_INT32(1) < 1)
 		ereport(ERROR,
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
 				 errmsg("sample_pages must be greater than zero")));
-	if (get_rel_name(relid) != NULL && !bloat_may_be_told(relid))
+	report.most_pages = PG_GETARG_INT32(1);
+	if (!bloat_may_be_told(relid))
+	{
+		if (report.wait)
+			refuse_to_tell(relid);
+		else
+			return (Datum) 0;
+	}
+
+	pg_prng_seed(&report.prng, PG_ARGISNULL(2) ?
+				 hash_combine64(GetCurrentStatementStartTimestamp(), relid) :
+				 (uint64) PG_GETARG_INT64(2));
+	report_table(&report, relid);
+	put_rows(&report, (ReturnSetInfo *) fcinfo->resultinfo);
+	return (Datum) 0;
+}
+
+/* refuse_to_tell -- raise an error: the user may not see figures of a table, if there is one. */
+static void
+refuse_to_tell(Oid relid)
+{
+	if (get_rel_name(relid) != NULL)
 		ereport(ERROR,
 				(errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
 				 errmsg("permission denied to estimate the bloat of \"%s\"",
 						get_rel_name(relid)),
 				 errdetail("Only roles that may VACUUM it, and roles with privileges of the \"%s\" role, may.",
 						   "pg_stat_scan_tables")));
-
-	report.most_pages = sample_pages;
-	pg_prng_seed(&report.prng, PG_ARGISNULL(2) ?
-				 pg_prng_uint64(&pg_global_prng_state) : (uint64) PG_GETARG_INT64(2));
-	report_table(&report, relid);
-	put_rows(&report, (ReturnSetInfo *) fcinfo->resultinfo);
-	return (Datum) 0;
-}
-
-/*
- * pg_cyclone_bloat_rows
- *		The same for the view: it waits for no lock, and there are no rows if the
- *		table is gone or the caller may not see them.
- */
-Datum
-pg_cyclone_bloat_rows(PG_FUNCTION_ARGS)
-{
-	BloatReport report = {.wait = false,.most_pages = USUAL_SAMPLE_PAGES};
-	Oid			relid = PG_GETARG_OID(0);
-
-	server_refuse_if_unfit("estimates of bloat");
-	declared_rows_begin(fcinfo, BLOAT_COLUMNS);
-	if (!bloat_may_be_told(relid))
-		return (Datum) 0;
-
-	pg_prng_seed(&report.prng, pg_prng_uint64(&pg_global_prng_state));
-	report_table(&report, relid);
-	put_rows(&report, (ReturnSetInfo *) fcinfo->resultinfo);
-	return (Datum) 0;
-}
-
-/*
- * pg_cyclone_bloat_sample
- *		Some figures of one table, without indexes and TOAST table: bloat_sample(
- *		relation_oid, sample_pages).  NULL where the view has no row or no figures.
- *
- * For views that need little about each of many tables.  Within a statement it reads
- * the same pages again, so it may be declared stable.  That is needed: the planner
- * doesn't leave out a view's unused column with a volatile function.
- */
-Datum
-pg_cyclone_bloat_sample(PG_FUNCTION_ARGS)
-{
-	BloatReport report = {.wait = false};
-	BloatEstimate estimate = {0};
-	Oid			relid = PG_GETARG_OID(0);
-	Reading		reading = {
-		.most_pages = Max(PG_GETARG_INT32(1), 1),
-		.prng = &report.prng,
-		.estimate = &estimate
-	};
-	Relation	rel;
-	bool		locked_by_other;
-	TupleDesc	desc;
-	Datum		values[4];
-	bool		nulls[4] = {0};
-	double		saved;
-
-	server_refuse_if_unfit("estimates of bloat");
-	desc = declared_rows_describe(fcinfo, lengthof(values));
-	if (!bloat_may_be_told(relid))
-		PG_RETURN_NULL();
-	rel = open_relation(&report, relid, &locked_by_other);
-	if (rel == NULL)
-		PG_RETURN_NULL();
-	if (can_estimate(rel, DEBUG1) && rel->rd_rel->relam == HEAP_TABLE_AM_OID)
-	{
-		reading.rel = rel;
-		seed_by_statement(&report.prng, relid);
-		(void) estimate_relation(&reading);
-	}
-	relation_close(rel, AccessShareLock);
-	if (!estimate.known)
-		PG_RETURN_NULL();
-
-	saved = Max((double) estimate.pages - estimate.inplace_pages, 0) * BLCKSZ;
-	values[0] = Int64GetDatum((int64) estimate.pages * BLCKSZ);
-	values[1] = Int64GetDatum((int64) estimate.held_bytes);
-	values[2] = Int64GetDatum((int64) saved);
-	values[3] = Int64GetDatum((int64) (estimate.rewritten_error * CONFIDENCE * BLCKSZ));
-	PG_RETURN_DATUM(HeapTupleGetDatum(heap_form_tuple(desc, values, nulls)));
 }
 
 /* bloat_could_win -- see bloat.h. */
@@ -270,8 +213,7 @@ bloat_of_table(Relation rel, uint32 most_pages, bool with_rest)
 
 	pg_prng_seed(&report.prng, pg_prng_uint64(&pg_global_prng_state));
 	report_heap(&report, rel);
-	if (with_rest)
-		report_toast(&report, rel->rd_rel->reltoastrelid);
+	report_toast(&report, rel->rd_rel->reltoastrelid);
 	return report.rows;
 }
 
@@ -287,13 +229,6 @@ bloat_may_be_told(Oid relid)
 		pg_class_aclcheck_ext(relid, GetUserId(), ACL_MAINTAIN, &is_missing) == ACLCHECK_OK ||
 		(!is_missing && !IsSharedRelation(relid) &&
 		 object_ownercheck(DatabaseRelationId, MyDatabaseId, GetUserId()));
-}
-
-/* seed_by_statement -- have all samples of a table in one statement be the same. */
-static void
-seed_by_statement(pg_prng_state *prng, Oid relid)
-{
-	pg_prng_seed(prng, hash_combine64(GetCurrentStatementStartTimestamp(), relid));
 }
 
 /* can_estimate -- can it be read?  If not, say why at elevel, and return false. */
@@ -368,14 +303,17 @@ static void
 report_toast(BloatReport *report, Oid relid)
 {
 	bool		locked_by_other;
-	Relation	toast = OidIsValid(relid) ? open_relation(report, relid, &locked_by_other) : NULL;
+	Relation	toast;
 
+	if (!OidIsValid(relid) || report->table_only)
+		return;
+	toast = open_relation(report, relid, &locked_by_other);
 	if (toast != NULL)
 	{
 		report_heap(report, toast);
 		relation_close(toast, AccessShareLock);
 	}
-	else if (OidIsValid(relid) && locked_by_other)
+	else if (locked_by_other)
 		add_row(report, relid, RELKIND_TOASTVALUE)->is_missing = true;
 }
 
@@ -638,14 +576,14 @@ put_sizes(const BloatReport *report, const BloatEstimate *estimate,
  *
  * A rewrite needs disk space for a new copy of everything, FULL INPLACE for one of
  * the largest index.  A relation without an estimate counts with its present size.
- * If one could not be locked or read, not even that is known.
+ * If one could not be locked or read, or wasn't to be, not even that is known.
  */
 static void
 put_command(const BloatReport *report, Datum *values, bool *nulls)
 {
 	int64		all = 0;
 	int64		largest_index = 0;
-	bool		complete = true;
+	bool		complete = !report->table_only;
 
 	Assert(report->rows != NIL);
 

@@ -37,9 +37,9 @@
 #include "bloat/bloat.h"
 #include "compaction/compaction.h"
 #include "debug_point.h"
-#include "declared_rows.h"
 #include "horizon/horizon.h"
 #include "inplace/subscription.h"
+#include "library.h"
 #include "scope.h"
 #include "server_check.h"
 #include "settings.h"
@@ -91,7 +91,7 @@ Datum
 pg_cyclone_compaction_rows(PG_FUNCTION_ARGS)
 {
 	server_refuse_if_unfit("cyclone.compaction");
-	declared_rows_begin(fcinfo, VIEW_COLUMNS);
+	library_begin_rows(fcinfo, VIEW_COLUMNS);
 	foreach_ptr(CompactionTable, table, compaction_tables())
 		put_row(table, (ReturnSetInfo *) fcinfo->resultinfo);
 	return (Datum) 0;

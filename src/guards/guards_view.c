@@ -19,7 +19,6 @@
 
 #include "clock.h"
 #include "compat.h"
-#include "declared_rows.h"
 #include "guards/guards_state.h"
 #include "library.h"
 
@@ -114,7 +113,7 @@ pg_cyclone_guards(PG_FUNCTION_ARGS)
 
 	StaticAssertStmt(lengthof(names) == NUM_GUARDS, "a guard has no name");
 	refuse_without_preloading();
-	declared_rows_begin(fcinfo, GUARD_COLUMNS);
+	library_begin_rows(fcinfo, GUARD_COLUMNS);
 
 	/* there are no places on a server that the library doesn't fit */
 	for (int i = 0; guards_shared != NULL && i < MaxBackends; i++)

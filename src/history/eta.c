@@ -26,7 +26,6 @@
 #include "utils/timestamp.h"
 #include "utils/tuplestore.h"
 
-#include "declared_rows.h"
 #include "history/history_rows.h"
 #include "library.h"
 #include "report/progress.h"
@@ -67,7 +66,7 @@ pg_cyclone_eta(PG_FUNCTION_ARGS)
 	int			nrows;
 
 	refuse_without_preloading();
-	declared_rows_begin(fcinfo, ETA_COLUMNS);
+	library_begin_rows(fcinfo, ETA_COLUMNS);
 	nrows = progress_read(&rows);
 	for (int i = 0; i < nrows; i++)
 	{

@@ -23,7 +23,6 @@
 #include "utils/timestamp.h"
 #include "utils/tuplestore.h"
 
-#include "declared_rows.h"
 #include "history/history_rows.h"
 #include "library.h"
 
@@ -90,7 +89,7 @@ pg_cyclone_history(PG_FUNCTION_ARGS)
 	int			nrows;
 
 	refuse_without_preloading();
-	declared_rows_begin(fcinfo, HISTORY_COLUMNS);
+	library_begin_rows(fcinfo, HISTORY_COLUMNS);
 	nrows = history_rows_copy(&rows);
 	for (int i = 0; i < nrows; i++)
 		put_run(result, &rows[i]);

@@ -18,8 +18,8 @@
 #include "utils/timestamp.h"
 #include "utils/tuplestore.h"
 
-#include "declared_rows.h"
 #include "horizon/horizon.h"
+#include "library.h"
 #include "server_check.h"
 
 typedef enum HorizonColumn
@@ -67,7 +67,7 @@ pg_cyclone_horizon(PG_FUNCTION_ARGS)
 	List	   *holders;
 
 	server_refuse_if_unfit("cyclone.horizon");
-	declared_rows_begin(fcinfo, HORIZON_COLUMNS);
+	library_begin_rows(fcinfo, HORIZON_COLUMNS);
 	holders = horizon_holders(GetUserId());
 	foreach_ptr(HorizonHolder, holder, holders)
 		put_holder((ReturnSetInfo *) fcinfo->resultinfo, holders, holder);

@@ -23,7 +23,6 @@
 #include "utils/tuplestore.h"
 
 #include "compat.h"
-#include "declared_rows.h"
 #include "library.h"
 #include "pace/pace_private.h"
 
@@ -145,7 +144,7 @@ pg_cyclone_pace(PG_FUNCTION_ARGS)
 	ReturnSetInfo *result = (ReturnSetInfo *) fcinfo->resultinfo;
 
 	refuse_without_preloading();
-	declared_rows_begin(fcinfo, PACE_COLUMNS);
+	library_begin_rows(fcinfo, PACE_COLUMNS);
 
 	for (int i = 0; slots != NULL && i < MaxBackends; i++)
 	{

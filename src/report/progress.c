@@ -36,7 +36,6 @@
 #include "utils/tuplestore.h"
 
 #include "at_exit.h"
-#include "declared_rows.h"
 #include "library.h"
 #include "report/progress.h"
 
@@ -240,7 +239,7 @@ pg_cyclone_progress(PG_FUNCTION_ARGS)
 	int			nrows;
 
 	refuse_without_preloading();
-	declared_rows_begin(fcinfo, PROGRESS_COLUMNS);
+	library_begin_rows(fcinfo, PROGRESS_COLUMNS);
 
 	nrows = progress_read(&rows);
 	for (int i = 0; i < nrows; i++)

@@ -507,7 +507,8 @@ def test_what_fails_has_a_row_and_the_statement_goes_on(conn):
         # what there is to be known of an index without its table
         assert [row[0] for row in rows[1:]] == ["t_pkey", "t_hash"] and all(row[2] > 0 and row[3:] == (None, None) for row in rows[1:])
         assert warnings == [("WARNING", 'cannot estimate the bloat of "t": debug point "bloat-page" reached in leader')]
-    assert conn.execute("SELECT cyclone.bloat_sample('t'::regclass, 10)").fetchone() == (None,)
+    alone = "SELECT relation::text, held_bytes FROM cyclone.estimate_bloat('t', 10, wait => false, indexes => false)"
+    assert conn.execute(alone).fetchall() == [("t", None)]
     with conn.transaction():
         conn.execute("SELECT count(*) FROM cyclone.bloat")
         held = "SELECT count(*) FROM pg_locks WHERE pid = pg_backend_pid() AND relation = 't'::regclass"
@@ -517,7 +518,7 @@ def test_what_fails_has_a_row_and_the_statement_goes_on(conn):
 def test_what_ends_the_statement_is_not_caught(cluster, db, conn):
     conn.execute(KINDS)
     conn.execute("INSERT INTO t SELECT generate_series(1, 1000)")
-    for query in ("SELECT * FROM cyclone.bloat_details", "SELECT * FROM cyclone.estimate_bloat('t')", "SELECT cyclone.bloat_sample('t'::regclass, 10)"):
+    for query in ("SELECT * FROM cyclone.bloat_details", "SELECT * FROM cyclone.estimate_bloat('t')"):
         with Parked(cluster, db, "bloat-page:leader", 1, query) as reader:
             conn.execute("SELECT pg_cancel_backend(%s)", (reader.pid,))
             reader.wait()
@@ -572,7 +573,7 @@ def test_who_may_know(cluster, db, conn, role):
         with cluster.connect(db, user="cyclone_role") as session:
             view = "SELECT count(*) FROM cyclone.bloat WHERE of_table = 't'::regclass"
             direct = "SELECT count(*) FROM cyclone.estimate_bloat('t')"
-            rows = "SELECT count(*) FROM cyclone.bloat_rows('t'::regclass)"
+            rows = "SELECT count(*) FROM cyclone.estimate_bloat('t', wait => false)"
             # the table, its index, its TOAST table, and the index of that
             assert session.execute(view).fetchone() == session.execute(rows).fetchone() == (4 if may else 0,)
             if may:
