@@ -34,7 +34,6 @@
 #   make bench [BENCH_ARGS="--base /dev/shm"]    the benchmarks, into bench/results; BENCH_ARGS=--help lists their options
 #   make bench-audit                             what audits cost
 #   make bench-sorting [SORTING_ARGS="--sizes 1000000"]  what sorting takes for an entry, by pg_cyclone and by PostgreSQL
-#   make bench-history                           what the view cyclone.history costs
 #   make bench-tables [TABLES_ARGS="--rounds 5"] a database of many small tables
 #   make bench-large [SIZE=4] [BASE=/on/a/disk] [LARGE_ARGS="--rounds 1"]  a table of SIZE GB, larger than memory at best, and others' page cache, into bench/results/large
 #   make bench-pace                              how exact budgets are, and what auto makes of loads
@@ -66,7 +65,7 @@ FAST_TESTS = units smoke options regress dead_tids parallel progress checks btre
 COMMON_RUN = $(if $(SEED),--seed $(SEED)) $(if $(BASE),--base $(BASE)) $(if $(AUTOVACUUM),--autovacuum)
 LONG_RUN = $(COMMON_RUN) $(if $(FIRST),--first $(FIRST))
 
-.PHONY: all install uninstall installcheck clean dist distclean image-volume demo try measure-versions monitoring check check-all check-builds check-bytes check-core check-debs check-fast check-junk check-minors check-mutants check-units coverage tidy check-ubsan check-valgrind crash-test fault-test damage-test soak twins prove-large figures bench bench-audit bench-autovacuum bench-compaction bench-guards bench-history bench-large bench-online bench-pace bench-sorting bench-tables bench-tpcc bench-views
+.PHONY: all install uninstall installcheck clean dist distclean image-volume demo try measure-versions monitoring check check-all check-builds check-bytes check-core check-debs check-fast check-junk check-minors check-mutants check-units coverage tidy check-ubsan check-valgrind crash-test fault-test damage-test soak twins prove-large figures bench bench-audit bench-autovacuum bench-compaction bench-guards bench-large bench-online bench-pace bench-sorting bench-tables bench-tpcc bench-views
 .DEFAULT_GOAL := all
 
 all install uninstall installcheck:
@@ -195,9 +194,6 @@ bench-audit: .venv/stamp
 
 bench-sorting: .venv/stamp
 	PYTHONPATH=python:bench .venv/bin/python bench/sorting.py $(SORTING_ARGS)
-
-bench-history: .venv/stamp
-	PYTHONPATH=python:bench .venv/bin/python bench/history.py $(BENCH_ARGS)
 
 bench-online: .venv/stamp
 	$(VENV_PYTHON) bench/online.py $(ONLINE_ARGS)
