@@ -1,13 +1,9 @@
 """Guards beside a standby or a subscriber that is slow, and on a disk on which an archiver that fails leaves WAL: lag or free
 space, the WAL and the progress of a VACUUM over time, with and without them.
 
-A primary with writers, and a standby whose replay is stopped for most of the time, as if its disk were slow, or a logical subscriber
-whose walsender is: it has to decode all WAL for the few changes that it sends. Each command runs once without guards, and once with
-`cyclone.max_replica_lag`. Lag is measured here: since when the WAL has been at the place that the standby has come to, or that the
-subscriber has confirmed.
-
-Or WAL is on a small disk of its own, and its archiver fails for some seconds: once with `cyclone.min_free_disk`, and once without, when
-the server goes down. `make bench-guards`; where no small disk can be made this is left out.
+Replay of a standby, or the walsender of a subscriber, is stopped for most of the time. Lag is measured here: since when the WAL has been
+at the place that they have come to. Or WAL is on a small disk, and its archiver fails for some seconds; where no small disk can be made
+this is left out. `make bench-guards`.
 """
 
 import argparse
@@ -29,7 +25,7 @@ from circumstances import RESULTS, add_common_arguments, find_circumstances, pri
 from cyclone_lab import build, checks
 from cyclone_lab.background import Background, wait_until
 from cyclone_lab.cluster import Cluster
-from cyclone_lab.small_disk import Disk, can_be_small, move_wal
+from cyclone_lab.small_disk import can_be_small, move_wal
 
 CONFIG = {
     "shared_preload_libraries": "pg_cyclone", "autovacuum": "off", "fsync": "off", "shared_buffers": "1GB", "max_wal_size": "20GB",
@@ -84,15 +80,25 @@ def measure(prefix: Path, config: dict, options, who: str, command: str, bound: 
     config = {**config, "cyclone.max_replica_lag": f"{int(bound * 1000)}ms"}
     with Cluster.create(prefix, config, base=options.base) as primary:
         primary.start()
-        conn = primary.connect()
-        make_tables(conn, options.rows)
-        follower = with_subscriber(primary) if who == "subscriber" else with_standby(primary, options.base)
-        with follower as (pid, place_of):
-            conn.execute("CHECKPOINT")
-            with slowed(pid, options.decoding_speed if who == "subscriber" else options.speed), writing(primary):
-                samples = sample(primary, place_of, command)
-            checks.assert_clean(conn, "t")
-        conn.close()
+        with primary.connect() as conn:
+            make_tables(conn, options.rows)
+            follower = with_subscriber(primary) if who == "subscriber" else with_standby(primary, options.base)
+            with follower as (pid, place_of):
+                conn.execute("CHECKPOINT")
+                times, places, ends = [], [], []
+
+                def lag_of(place, is_running):
+                    times.append(time.monotonic())
+                    places.append(place)
+                    replayed = place_of()
+                    if not is_running and not ends:
+                        ends.append(place)
+                    since = bisect_right(places, replayed)
+                    return times[-1] - times[since] if since < len(times) else 0, bool(ends) and replayed >= ends[0]
+
+                with slowed(pid, options.decoding_speed if who == "subscriber" else options.speed):
+                    samples = sample(primary, command, lag_of)
+                checks.assert_clean(conn, "t")
     return samples
 
 
@@ -107,11 +113,12 @@ def measure_archiver(prefix: Path, config: dict, options, _who: str, command: st
                 make_tables(conn, options.rows)
                 conn.execute("CHECKPOINT")
                 wait_until(lambda: disk.used() < 80 * MB, "WAL to be archived and removed", 120)
-                conn.execute("ALTER SYSTEM SET archive_command = 'false'")
-                conn.execute("SELECT pg_reload_conf()")
-            samples = sample_disk(primary, disk, command)
-            if primary.running and samples[-1][1] > 0:
-                with primary.connect() as conn:
+                set_archiver(conn, "false")
+                mend = threading.Timer(FAILS_SECONDS, set_archiver, (conn, "true"))
+                mend.start()
+                samples = sample(primary, command, lambda _place, is_running: (WAL_DISK_MB - disk.used() / MB, not is_running))
+                mend.cancel()
+                if not is_down(samples):
                     checks.assert_clean(conn, "t")
         finally:
             primary.stop("immediate")
@@ -119,28 +126,28 @@ def measure_archiver(prefix: Path, config: dict, options, _who: str, command: st
     return samples
 
 
-def sample_disk(primary: Cluster, disk: Disk, command: str) -> list[tuple]:
-    """Run a command beside writers, let the archiver work again after some seconds, and see how it gets on until it or the server ends."""
-    start, samples, is_mended = time.monotonic(), [], False
+def set_archiver(conn, command: str) -> None:
+    conn.execute(f"ALTER SYSTEM SET archive_command = '{command}'")
+    conn.execute("SELECT pg_reload_conf()")
+
+
+def sample(primary: Cluster, command: str, look) -> list[tuple]:
+    """Run a command beside writers, and see how it gets on until look, given where the WAL is, says that it is over, or the server goes down."""
+    start, samples, is_over = time.monotonic(), [], False
     conn = primary.connect()
-    [(first,)] = conn.execute("SELECT pg_current_wal_insert_lsn() - '0/0'::pg_lsn")
+    [(first, _)] = conn.execute(LOOK)
     try:
         with writing(primary):
             vacuum = Background(primary, "postgres", f"{command} t")
-            while True:
+            while not is_over:
                 is_running = vacuum.running
-                passed = time.monotonic() - start
                 [(place, progress)] = conn.execute(LOOK)
-                samples.append((passed, WAL_DISK_MB - disk.used() / MB, float(place - first) / MB, float(progress or 0), is_running))
-                if not is_running:
-                    break
-                if passed > FAILS_SECONDS and not is_mended:
-                    conn.execute("ALTER SYSTEM SET archive_command = 'true'")
-                    conn.execute("SELECT pg_reload_conf()")
-                    is_mended = True
+                figure, is_over = look(place, is_running)
+                samples.append((time.monotonic() - start, figure, float(place - first) / MB, float(progress or 0), is_running))
                 time.sleep(SAMPLE_SECONDS)
             vacuum.finish()
-    except psycopg.OperationalError:  # the server has gone down
+            conn.close()
+    except psycopg.OperationalError:
         samples.append((time.monotonic() - start, 0.0, *samples[-1][2:4], False))
     return samples
 
@@ -213,32 +220,6 @@ def writing(primary: Cluster):
         yield
 
 
-def sample(primary: Cluster, place_of, command: str) -> list[tuple]:
-    """Run a command; see how it gets on, and then how long the standby or subscriber takes to catch up."""
-    conn = primary.connect()
-    start, times, places, ends, samples = time.monotonic(), [], [], [], []
-    [(first,)] = conn.execute("SELECT pg_current_wal_flush_lsn() - '0/0'::pg_lsn")
-    vacuum = Background(primary, "postgres", f"{command} t")
-
-    def look() -> bool:
-        [(place, progress)] = conn.execute(LOOK)
-        times.append(time.monotonic())
-        places.append(place)
-        replayed = place_of()
-        since = bisect_right(places, replayed)
-        lag = times[-1] - times[since] if since < len(times) else 0
-        samples.append((times[-1] - start, lag, float(place - first) / MB, float(progress or 0), vacuum.running))
-        if not vacuum.running and not ends:
-            ends.append(place)
-        time.sleep(SAMPLE_SECONDS)
-        return ends and replayed >= ends[0]
-
-    wait_until(look, "the end of VACUUM, and of the lag", 1800)
-    vacuum.finish()
-    conn.close()
-    return samples
-
-
 def guard_of(who: str, bound: float) -> str:
     """Return what holds VACUUM back, for people."""
     if not bound:
@@ -306,8 +287,12 @@ def draw(runs: dict):
     for panels in (*firsts, axes[:, 1], axes[:, 2]):
         for panel in panels:
             panel.set_ylim(0, max(one.get_ylim()[1] for one in panels))
-    lines = [pyplot.Line2D([], [], color=CORE), pyplot.Line2D([], [], color=OURS), pyplot.Line2D([], [], color=OURS, linestyle=":"),
-             pyplot.Line2D([], [], color="#303030", linestyle="", marker="x", markeredgewidth=2)]
+    lines = [
+        pyplot.Line2D([], [], color=CORE),
+        pyplot.Line2D([], [], color=OURS),
+        pyplot.Line2D([], [], color=OURS, linestyle=":"),
+        pyplot.Line2D([], [], color="#303030", linestyle="", marker="x", markeredgewidth=2),
+    ]
     figure.legend(lines, ["no guard", "with a guard", "its bound", "the server goes down"], loc="outside upper center", ncols=2)
     return figure
 

@@ -140,9 +140,8 @@ CREATE FUNCTION guard_rows(
     OUT limited_by text,
     OUT figure float8,
     OUT bound float8,
-    OUT paused_by oid,
-    OUT standby_pid int,
-    OUT wal_holder text)
+    OUT held_by text,
+    OUT standby_pid int)
 RETURNS SETOF record
 LANGUAGE C STRICT VOLATILE PARALLEL RESTRICTED
 AS 'MODULE_PATHNAME', 'pg_cyclone_guards';
@@ -162,9 +161,8 @@ SELECT coalesce(p.pid, g.pid) AS pid,
             WHEN p.limited_by = 'cost delay' THEN p.rate END AS figure,
        CASE WHEN g.pid IS NOT NULL THEN g.bound
             WHEN p.limited_by = 'cost delay' THEN p.budget END AS bound,
-       CASE WHEN g.paused_by IS NOT NULL THEN pg_catalog.pg_get_userbyid(g.paused_by)::pg_catalog.text
-            WHEN g.standby_pid IS NOT NULL THEN (SELECT a.application_name FROM pg_catalog.pg_stat_get_activity(g.standby_pid) a)
-            ELSE g.wal_holder END AS held_by,
+       CASE WHEN g.standby_pid IS NOT NULL THEN (SELECT a.application_name FROM pg_catalog.pg_stat_get_activity(g.standby_pid) a)
+            ELSE g.held_by END AS held_by,
        p.asleep,
        p.rate,
        p.budget,
@@ -181,7 +179,7 @@ COMMENT ON COLUMN pace_details.datname IS 'Name of the database';
 COMMENT ON COLUMN pace_details.relid IS 'OID of the table being vacuumed';
 COMMENT ON COLUMN pace_details.relation IS 'The table; null if it is in another database';
 COMMENT ON COLUMN pace_details.limited_by IS 'The limit that keeps the VACUUM from going faster: "nothing", "cost delay", "latency target", "learning the target", "floor" (others wait, although it goes at its slowest pace), "WAL rate" (cyclone.max_wal_rate), "replica lag" (cyclone.max_replica_lag), "disk space" (cyclone.min_free_disk), "paused" (by cyclone.pause()), or "nothing (failsafe)"';
-COMMENT ON COLUMN pace_details.figure IS 'The figure that limited_by bounds: cost a second, bytes of WAL that all VACUUMs write a second, lag in seconds, bytes that are free in the file system of pg_wal, or for how many seconds it has been paused; null for other limits';
+COMMENT ON COLUMN pace_details.figure IS 'The figure that limited_by bounds: cost a second, bytes of WAL a second (the bound itself), lag in seconds, bytes that are free in the file system of pg_wal, or for how many seconds it has been paused; null for other limits';
 COMMENT ON COLUMN pace_details.bound IS 'The bound of figure, in its unit';
 COMMENT ON COLUMN pace_details.held_by IS 'Name of the role that has paused it, application name of the standby or subscriber that lags, or what VACUUM waits for where the disk gets full: who retains WAL, "checkpoint" or "full disk"; null for other limits';
 COMMENT ON COLUMN pace_details.asleep IS 'Share of their time that the processes sleep to keep to the budget, 0 to 1';

@@ -163,7 +163,7 @@ def _pace(pace: dict, trail: Trail) -> Text:
     if pace["limited_by"] == "paused":
         line.append(f", paused by {plain(pace['held_by'])}, up to {pace['bound'] - pace['figure']:,.0f} s more", style="bold")
     elif pace["limited_by"] == "WAL rate":
-        line.append(f", limited by WAL rate: {pace['figure'] / 1e6:,.1f} of {pace['bound'] / 1e6:,.1f} MB a second")
+        line.append(f", limited by WAL rate: {pace['bound'] / 1e6:,.1f} MB a second")
     elif pace["limited_by"] == "disk space":
         who = plain(pace["held_by"] or "")
         what = {"checkpoint": "waits for a checkpoint", "full disk": "no room for WAL"}.get(who, f"{who} retains WAL")

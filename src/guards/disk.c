@@ -3,19 +3,10 @@
  * disk.c
  *	  No vacuum that can wait fills a disk.
  *
- * A vacuum writes WAL, which as a rule the next checkpoint removes.  Where a replication
- * slot or an archiver that fails retains it, it stays, and when pg_wal is full the server
- * goes down.  So where less is free than cyclone.min_free_disk says, and they retain more
- * than is free, a vacuum waits until one of these changes, and then ends with an error.
- * Where there is room for less than LEAST_SEGMENTS files of WAL it does so in any case, and
- * one that begins there ends at once.  It never asks for a checkpoint.
- *
  * VACUUM FULL, which writes a second copy of the table, and whose lock keeps readers out,
  * ends at once wherever less is free than the bound, also in the table's file system.
- * FULL INPLACE, once it moves rows, ends with what it has achieved.
- *
- * One of a vacuum's processes looks, once a second, and more often the less there is above
- * the bound: no disk is to be filled between two looks.  README.md has the numbers.
+ * FULL INPLACE, once it moves rows, ends with what it has achieved.  README.md says what
+ * holds all others, and how often one of a vacuum's processes looks.
  *
  * Portions Copyright (c) 2026, the pg_cyclone developers
  *
@@ -83,11 +74,7 @@ guards_forget_disk(void)
 		pg_atomic_write_u32(&guarded.vacuum->is_ending, 0);
 }
 
-/*
- * guards_disk_reserve
- *		How much of a file system of this size the command that this process works for is
- *		to leave free, in bytes.
- */
+/* guards_disk_reserve -- how much of a file system of this size this process's command is to leave free. */
 uint64
 guards_disk_reserve(uint64 size_bytes)
 {

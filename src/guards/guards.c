@@ -36,7 +36,7 @@
 /* After this number of calls a process looks at the clock, if it is time to look at the disk. */
 #define CALLS_A_LOOK		16
 
-static void hold_while_due(bool may_end);
+static void hold_while_due(void);
 static bool goes_on_nevertheless(GuardedVacuum *vacuum, Guard guard);
 static void end_pause_if_over(GuardedVacuum *vacuum);
 
@@ -54,7 +54,7 @@ guards_point(void)
 		guards_look_at_disk(now_ns());
 	}
 	if (unlikely(guards_hold_is_due()) && guarded.pins == 0)
-		hold_while_due(false);
+		hold_while_due();
 	if (unlikely(wal_rate_is_due()))
 	{
 		guards_tell_wal();
@@ -76,14 +76,11 @@ guards_wait_in_server_code(void)
 {
 	GuardedVacuum *vacuum = guarded.vacuum;
 	uint64		now = now_ns();
-	GuardPause *pause;
 
 	switch (guards_what_holds())
 	{
 		case GUARD_PAUSE:
-			pause = guards_pause_of(vacuum);
-			return pause != NULL && now < pg_atomic_read_u64(&pause->until) &&
-				!guards_is_needed(vacuum);
+			return now < pg_atomic_read_u64(&vacuum->pause.until) && !guards_is_needed(vacuum);
 		case GUARD_DISK:
 			return now < pg_atomic_read_u64(&vacuum->next_disk_look) + LOOK_COUNTS_NS;
 		case GUARD_LAG:
@@ -109,15 +106,6 @@ guards_end_pins(void)
 	Assert(guarded.pins > 0);
 	Assert(guarded.pins > 1 || !guarded.stream_is_cut);
 	guarded.pins--;
-}
-
-/* guards_drop_stream -- a stream is not read to its end, so it is no matter if it was cut. */
-void
-guards_drop_stream(void)
-{
-	Assert(guarded.pins > 0);
-	if (guarded.pins == 1)
-		guarded.stream_is_cut = false;
 }
 
 /* guards_cut_stream -- for the callback of a read stream: is it to end the stream for now?  Takes no lock. */
@@ -156,7 +144,7 @@ guards_resume_stream(ReadStream *stream, void **per_buffer_data, Buffer *other_p
 		}
 		guarded.stream_is_cut = false;
 		guarded.pins--;
-		hold_while_due(false);
+		hold_while_due();
 		guarded.pins++;
 		read_stream_reset(stream);
 		buffer = read_stream_next_buffer(stream, per_buffer_data);
@@ -179,30 +167,21 @@ guards_disk_is_short(void)
 		return false;
 	Assert(guarded.pins == 0);
 	guards_look_at_disk(now_ns());
-	if (pg_atomic_read_u32(&vacuum->is_ending) != 0)
-		return true;
-	hold_while_due(true);
-	if (guards_what_holds() == GUARD_DISK)
-	{
-		pg_atomic_write_u32(&vacuum->is_ending, 1);
+	if (pg_atomic_read_u32(&vacuum->disk_stops) != DISK_NONE && guards_hurry_of(vacuum) < HURRY_WRAPAROUND &&
+		pg_atomic_exchange_u32(&vacuum->is_ending, 1) == 0)
 		pg_atomic_write_u32(&vacuum->disk_stops, DISK_NONE);
-	}
 	return pg_atomic_read_u32(&vacuum->is_ending) != 0;
 }
 
-/*
- * hold_while_due
- *		Wait until the pause ends, standbys have caught up, and there is room on disk; for
- *		room not if the command may end instead.
- */
+/* hold_while_due -- wait until the pause ends, standbys have caught up, and there is room on disk. */
 static void
-hold_while_due(bool may_end)
+hold_while_due(void)
 {
 	GuardedVacuum *vacuum = guarded.vacuum;
 	Guard		guard;
 
 	Assert(vacuum != NULL && guarded.pins == 0);
-	while ((guard = guards_what_holds()) != NUM_GUARDS && !(guard == GUARD_DISK && may_end))
+	while ((guard = guards_what_holds()) != NUM_GUARDS)
 	{
 		if (goes_on_nevertheless(vacuum, guard))
 			continue;
@@ -250,10 +229,9 @@ goes_on_nevertheless(GuardedVacuum *vacuum, Guard guard)
 static void
 end_pause_if_over(GuardedVacuum *vacuum)
 {
-	GuardPause *pause = guards_pause_of(vacuum);
-	uint64		until = pause != NULL ? pg_atomic_read_u64(&pause->until) : 0;
+	uint64		until = pg_atomic_read_u64(&vacuum->pause.until);
 
-	if (until != 0 && now_ns() >= until && pg_atomic_compare_exchange_u64(&pause->until, &until, 0))
+	if (until != 0 && now_ns() >= until && pg_atomic_compare_exchange_u64(&vacuum->pause.until, &until, 0))
 		ereport(LOG,
 				(errmsg("pause of VACUUM of %s has ended", guards_vacuum_name(vacuum)),
 				 errdetail("A pause lasts for %d s at most.", LONGEST_PAUSE)));

@@ -83,11 +83,9 @@ extern uint64 guards_disk_reserve(uint64 size_bytes);
  * guards_cut_stream says so, and continues later where it stopped.  The loop calls
  * guards_resume_stream when the stream has ended, with nothing pinned but *other_pin.
  * Its per_buffer_data may be NULL, and its other_pin.
- * A loop that stops before the end calls guards_drop_stream.
  */
 extern void guards_begin_pins(void);
 extern void guards_end_pins(void);
-extern void guards_drop_stream(void);
 extern bool guards_cut_stream(void);
 extern Buffer guards_resume_stream(ReadStream *stream, void **per_buffer_data,
 								   Buffer *other_pin);

@@ -14,7 +14,6 @@
 #include "access/transam.h"
 #include "access/xact.h"
 #include "catalog/pg_class.h"
-#include "catalog/pg_tablespace_d.h"
 #include "common/relpath.h"
 #include "miscadmin.h"
 #include "postmaster/autovacuum.h"
@@ -27,8 +26,7 @@
 #include "guards/guards_state.h"
 #include "settings.h"
 
-static void set_limits(int wal_rate, int max_lag, double min_free_disk);
-static char *folder_of(Form_pg_class form);
+static void set_limits(int wal_rate_kb, int max_lag_ms, double min_free_disk);
 
 /*
  * guards_begin_command
@@ -36,41 +34,36 @@ static char *folder_of(Form_pg_class form);
  *		called now and then.
  *
  * A VACUUM of several tables may be several commands to us.  A pause of one holds for
- * the whole statement.
+ * the whole statement, and that of all for those that begin while it lasts.
  */
 void
 guards_begin_command(void (*while_held) (void))
 {
 	static TimestampTz last_statement = 0;
+	static uint64 last_general = 0;
 	static bool has_begun = false;
 	GuardedVacuum *vacuum;
 	TimestampTz statement = GetCurrentStatementStartTimestamp();
+	uint64		general;
 
 	Assert(MyProcNumber >= 0 && MyProcNumber < MaxBackends);
 	vacuum = &guards_shared->vacuums[MyProcNumber];
 
 	LWLockAcquire(guards_shared->lock, LW_EXCLUSIVE);
-	if (statement != last_statement || AmAutoVacuumWorkerProcess())
+	general = pg_atomic_read_u64(&guards_shared->general_pause.until);
+	if (statement != last_statement || general != last_general || AmAutoVacuumWorkerProcess())
 	{
-		pg_atomic_write_u64(&vacuum->pause.until, 0);
-		pg_atomic_write_u32(&vacuum->ignores_general_pause, 0);
+		vacuum->pause = guards_shared->general_pause;
+		if (general <= now_ns())
+			pg_atomic_write_u64(&vacuum->pause.until, 0);
 		pg_atomic_write_u32(&vacuum->has_warned, 0);
 	}
 	last_statement = statement;
-	pg_atomic_write_u32(&vacuum->hurry, HURRY_NONE);
-	pg_atomic_write_u32(&vacuum->relid, InvalidOid);
-	vacuum->relfrozenxid = InvalidTransactionId;
-	vacuum->relminmxid = InvalidMultiXactId;
-	vacuum->readers_wait = false;
+	last_general = general;
+	memset(&vacuum->pid, 0, sizeof(GuardedVacuum) - offsetof(GuardedVacuum, pid));
 	vacuum->is_autovacuum = AmAutoVacuumWorkerProcess();
 	vacuum->pid = MyProcPid;
-	for (int i = 0; i < NUM_GUARDS; i++)
-	{
-		pg_atomic_write_u64(&vacuum->held_ns[i], 0);
-		pg_atomic_write_u64(&vacuum->held_until[i], 0);
-	}
 	LWLockRelease(guards_shared->lock);
-	pg_atomic_write_u32(&vacuum->is_ending, 0);
 
 	/*
 	 * a look of a moment ago counts for the next small table, too, if it
@@ -120,34 +113,33 @@ guards_begin_table(Oid relid, bool readers_wait)
 {
 	GuardedVacuum *vacuum = guarded.vacuum;
 	HeapTuple	tuple;
-	Form_pg_class form = NULL;
+	Form_pg_class form;
 	char	   *path;
-
-	Assert(OidIsValid(relid));
 
 	if (vacuum == NULL)
 		return;
 	Assert(IsTransactionState());
 	tuple = SearchSysCache1(RELOID, ObjectIdGetDatum(relid));
-	if (HeapTupleIsValid(tuple))
-		form = (Form_pg_class) GETSTRUCT(tuple);
-	path = folder_of(form);
+	if (!HeapTupleIsValid(tuple))
+		elog(ERROR, "cache lookup failed for relation %u", relid);
+	form = (Form_pg_class) GETSTRUCT(tuple);
+	path = GetDatabasePath(form->relisshared ? InvalidOid : MyDatabaseId,
+						   OidIsValid(form->reltablespace) ? form->reltablespace : MyDatabaseTableSpace);
 	LWLockAcquire(guards_shared->lock, LW_EXCLUSIVE);
 	pg_atomic_write_u32(&vacuum->relid, relid);
 	vacuum->readers_wait = readers_wait;
-	vacuum->relfrozenxid = form != NULL ? form->relfrozenxid : InvalidTransactionId;
-	vacuum->relminmxid = form != NULL ? form->relminmxid : InvalidMultiXactId;
+	vacuum->relfrozenxid = form->relfrozenxid;
+	vacuum->relminmxid = form->relminmxid;
 	strlcpy(vacuum->path, path, sizeof(vacuum->path));
 	LWLockRelease(guards_shared->lock);
 	pfree(path);
-	if (HeapTupleIsValid(tuple))
-		ReleaseSysCache(tuple);
+	ReleaseSysCache(tuple);
 
 	/* the table before may have been older */
 	if (guards_hurry_of(vacuum) != HURRY_ALL)
-		pg_atomic_write_u32(&vacuum->hurry,
-							(MyProc->statusFlags & PROC_VACUUM_FOR_WRAPAROUND) != 0 ||
-							guards_is_needed(vacuum) ? HURRY_WRAPAROUND : HURRY_NONE);
+		pg_atomic_write_u32(&vacuum->hurry, HURRY_NONE);
+	if ((MyProc->statusFlags & PROC_VACUUM_FOR_WRAPAROUND) != 0 || guards_is_needed(vacuum))
+		guards_raise_hurry(vacuum, HURRY_WRAPAROUND);
 	/* rather now than when there is something to undo */
 	if (readers_wait)
 		pg_atomic_write_u64(&vacuum->next_disk_look, 0);
@@ -157,47 +149,30 @@ guards_begin_table(Oid relid, bool readers_wait)
 		disk_end_vacuum(vacuum);
 }
 
-/* folder_of -- in which a relation's files are; palloc'd. */
-static char *
-folder_of(Form_pg_class form)
-{
-	if (form != NULL && form->relisshared)
-		return GetDatabasePath(InvalidOid, GLOBALTABLESPACE_OID);
-	return GetDatabasePath(MyDatabaseId,
-						   form != NULL && OidIsValid(form->reltablespace) ?
-						   form->reltablespace : MyDatabaseTableSpace);
-}
-
-/*
- * set_limits
- *		Set the WAL that all vacuums may write (kilobytes a second), the lag that standbys
- *		may have (milliseconds), and, for this process's vacuum, how much of a disk must
- *		stay free.  0 is no bound.
- */
-static void
-set_limits(int wal_rate, int max_lag, double min_free_disk)
-{
-	if (guarded.vacuum != NULL)
-		write_double(&guarded.vacuum->min_free_disk, min_free_disk);
-	pg_atomic_write_u64(&guards_shared->wal_rate, (uint64) wal_rate * 1024);
-	pg_atomic_write_u32(&guards_shared->max_lag_ms, max_lag);
-}
-
-/* guards_reread -- set them as they would be if the configuration files were reloaded now. */
+/* guards_reread -- set the limits as they would be if the configuration files were reloaded now. */
 void
 guards_reread(ConfigVariable *files)
 {
 	int			wal_rate = cyclone_max_wal_rate;
 	int			max_lag = cyclone_max_replica_lag;
 	double		min_free_disk = cyclone_min_free_disk;
-	const char *value;
+	const char *value = config_files_text("cyclone.min_free_disk", files);
 
 	config_files_int("cyclone.max_wal_rate", files, &wal_rate);
 	config_files_int("cyclone.max_replica_lag", files, &max_lag);
-	value = config_files_text("cyclone.min_free_disk", files);
 	if (value != NULL)
 		(void) settings_parse_min_free_disk(*value == '\0' ? MIN_FREE_DISK_DEFAULT : value, &min_free_disk);
 	set_limits(wal_rate, max_lag, min_free_disk);
+}
+
+/* set_limits -- those of all vacuums, and how much of a disk is to stay free for this process's. */
+static void
+set_limits(int wal_rate_kb, int max_lag_ms, double min_free_disk)
+{
+	if (guarded.vacuum != NULL)
+		write_double(&guarded.vacuum->min_free_disk, min_free_disk);
+	pg_atomic_write_u64(&guards_shared->wal_rate, (uint64) wal_rate_kb * 1024);
+	pg_atomic_write_u32(&guards_shared->max_lag_ms, max_lag_ms);
 }
 
 /* guards_leader -- the number by which others of this vacuum join. */

@@ -2,7 +2,7 @@
  *
  * guards_state.c
  *	  The shared state of the guards: which vacuums there are, what holds each, and how
- *	  much WAL it has written.
+ *	  much WAL they have written.
  *
  * The leader of each command has a place in shared memory, from the beginning of the
  * command to its end; its workers find it by the leader's number.
@@ -12,6 +12,8 @@
  *-------------------------------------------------------------------------
  */
 #include "postgres.h"
+
+#include <math.h>
 
 #include "access/multixact.h"
 #include "access/transam.h"
@@ -40,8 +42,10 @@ GuardsShared *guards_shared = NULL;
 Guarded		guarded;
 
 static Size vacuums_size(void);
-static Size standbys_size(void);
+static Size shared_size(void);
 static uint64 wal_bytes(void);
+static bool is_old(GuardedVacuum *vacuum, double most_xids, double most_multis);
+static int	most_multis(void);
 
 /* vacuums_size -- the size of the shared state up to the standbys. */
 static Size
@@ -51,18 +55,18 @@ vacuums_size(void)
 							 mul_size(sizeof(GuardedVacuum), MaxBackends)));
 }
 
-/* standbys_size -- the size of the rest. */
+/* shared_size -- the size of all of it. */
 static Size
-standbys_size(void)
+shared_size(void)
 {
-	return mul_size(sizeof(LagStandby), Max(max_wal_senders, 1));
+	return add_size(vacuums_size(), mul_size(sizeof(LagStandby), max_wal_senders));
 }
 
 /* guards_shmem_request -- a place for each leader, and what they share. */
 void
 guards_shmem_request(void)
 {
-	RequestAddinShmemSpace(add_size(vacuums_size(), standbys_size()));
+	RequestAddinShmemSpace(shared_size());
 	RequestNamedLWLockTranche(GUARDS_TRANCHE, 1);
 }
 
@@ -70,7 +74,7 @@ guards_shmem_request(void)
 void
 guards_shmem_init(void)
 {
-	Size		size = add_size(vacuums_size(), standbys_size());
+	Size		size = shared_size();
 	bool		found;
 
 	Assert(LWLockHeldByMe(AddinShmemInitLock));
@@ -82,6 +86,7 @@ guards_shmem_init(void)
 		memset(guards_shared, 0, size);
 		guards_shared->lock = &GetNamedLWLockTranche(GUARDS_TRANCHE)[0].lock;
 		guards_shared->standbys = (LagStandby *) ((char *) guards_shared + vacuums_size());
+		write_double(&guards_shared->lag_rate, INFINITY);
 	}
 }
 
@@ -141,11 +146,11 @@ guards_what_holds(void)
 	if (vacuum == NULL || VacuumFailsafeActive || vacuum->readers_wait)
 		return NUM_GUARDS;
 	hurry = guards_hurry_of(vacuum);
-	if (hurry < HURRY_NO_WAITING && guards_pause_of(vacuum) != NULL)
+	if (hurry < HURRY_NO_WAITING && guards_is_paused(vacuum))
 		return GUARD_PAUSE;
 	if (hurry < HURRY_WRAPAROUND && pg_atomic_read_u32(&vacuum->disk_stops) != DISK_NONE)
 		return GUARD_DISK;
-	return hurry < HURRY_NO_WAITING && pg_atomic_read_u32(&guards_shared->lag_stops) != 0 &&
+	return hurry < HURRY_NO_WAITING && read_double(&guards_shared->lag_rate) <= 0 &&
 		guards_unpaid_wal() > FREE_BYTES ? GUARD_LAG : NUM_GUARDS;
 }
 
@@ -156,6 +161,31 @@ guards_hold_is_due(void)
 	return guards_what_holds() != NUM_GUARDS;
 }
 
+/* is_old -- is the table of a vacuum as old as this, or, if it is NULL, any table of the server? */
+static bool
+is_old(GuardedVacuum *vacuum, double most_xids, double most_multis)
+{
+	TransactionId xid = TransamVariables->oldestXid;
+	MultiXactId multi,
+				next_multi;
+
+	ReadMultiXactIdRange(&multi, &next_multi);
+	if (vacuum != NULL)
+	{
+		xid = vacuum->relfrozenxid;
+		multi = vacuum->relminmxid;
+	}
+	return (TransactionIdIsNormal(xid) && (int32) (ReadNextTransactionId() - xid) > most_xids) ||
+		(MultiXactIdIsValid(multi) && (int32) (next_multi - multi) > most_multis);
+}
+
+/* most_multis -- at which age in multixact IDs autovacuum comes: the more members there are, the sooner. */
+static int
+most_multis(void)
+{
+	return DEBUG_LIMIT(multixact_limit, MultiXactMemberFreezeThreshold());
+}
+
 /*
  * guards_is_needed
  *		Is this vacuum needed to prevent wraparound: is the table so old that autovacuum
@@ -164,31 +194,10 @@ guards_hold_is_due(void)
 bool
 guards_is_needed(GuardedVacuum *vacuum)
 {
-	TransactionId xid_limit = ReadNextTransactionId() - autovacuum_freeze_max_age;
-	MultiXactId multi_limit,
-				next_multi,
-				oldest_multi;
-
-	if (guards_hurry_of(vacuum) >= HURRY_WRAPAROUND)
-		return true;
-	ReadMultiXactIdRange(&oldest_multi, &next_multi);
-	if (ReadNextTransactionId() - TransamVariables->oldestXid >
-		Max(vacuum_failsafe_age, autovacuum_freeze_max_age * 1.05) ||
-		next_multi - oldest_multi >
-		Max(vacuum_multixact_failsafe_age, autovacuum_multixact_freeze_max_age * 1.05))
-		return true;
-	if (!TransactionIdIsNormal(vacuum->relfrozenxid))
-		return false;
-	/* autovacuum's limit: the more members there are, the lower it is */
-	multi_limit = next_multi -
-		DEBUG_LIMIT(multixact_limit, MultiXactMemberFreezeThreshold());
-	if (xid_limit < FirstNormalTransactionId)
-		xid_limit -= FirstNormalTransactionId;
-	if (multi_limit < FirstMultiXactId)
-		multi_limit -= FirstMultiXactId;
-	return TransactionIdPrecedes(vacuum->relfrozenxid, xid_limit) ||
-		(MultiXactIdIsValid(vacuum->relminmxid) &&
-		 MultiXactIdPrecedes(vacuum->relminmxid, multi_limit));
+	return guards_hurry_of(vacuum) >= HURRY_WRAPAROUND ||
+		is_old(vacuum, autovacuum_freeze_max_age, most_multis()) ||
+		is_old(NULL, Max(vacuum_failsafe_age, autovacuum_freeze_max_age * 1.05),
+			   Max(vacuum_multixact_failsafe_age, autovacuum_multixact_freeze_max_age * 1.05));
 }
 
 /*
@@ -199,14 +208,7 @@ guards_is_needed(GuardedVacuum *vacuum)
 bool
 guards_worker_is_needed(GuardedVacuum *vacuum)
 {
-	MultiXactId next_multi,
-				oldest_multi;
-
-	if (!vacuum->is_autovacuum)
-		return false;
-	ReadMultiXactIdRange(&oldest_multi, &next_multi);
-	return ReadNextTransactionId() - TransamVariables->oldestXid > autovacuum_freeze_max_age ||
-		next_multi - oldest_multi > DEBUG_LIMIT(multixact_limit, MultiXactMemberFreezeThreshold());
+	return vacuum->is_autovacuum && is_old(NULL, autovacuum_freeze_max_age, most_multis());
 }
 
 /* guards_raise_hurry -- from now on less holds a vacuum. */

@@ -31,11 +31,10 @@
 /* For this long a look at standbys or disks counts for a process that can't look. */
 #define LOOK_COUNTS_NS		(2 * (uint64) NS_PER_S)
 
-/* A pause that a user has asked for */
+/* A pause that a user has asked for, by now_ns, which no change of the clock moves */
 typedef struct GuardPause
 {
-	pg_atomic_uint64 until;		/* by now_ns, which no change of the clock
-								 * moves; 0: there is none */
+	pg_atomic_uint64 until;		/* 0: there is none */
 	pg_atomic_uint64 since;
 	pg_atomic_uint32 by;		/* a role */
 } GuardPause;
@@ -98,7 +97,19 @@ typedef struct Guarded
 /* A vacuum, by its leader */
 typedef struct GuardedVacuum
 {
-	/* written by the leader, under the lock */
+	/* written under the lock, also by who pauses or resumes it; for a whole statement */
+	GuardPause	pause;
+
+	/* written by all of its processes; for all that the session does */
+	pg_atomic_uint64 next_disk_look;
+	pg_atomic_uint32 disk_stops;	/* a DiskHolder */
+	pg_atomic_uint64 disk_stop_start;	/* 0: it doesn't */
+	pg_atomic_uint64 disk_free; /* bytes, then */
+	pg_atomic_uint64 disk_bound;
+	pg_atomic_uint32 has_warned;	/* that it goes on nevertheless */
+	pg_atomic_uint64 min_free_disk; /* by the leader; a double: see settings.h */
+
+	/* from here on zeroed when a command begins; written by the leader, under the lock */
 	int			pid;			/* 0: no vacuum */
 	bool		is_autovacuum;
 	bool		readers_wait;	/* for the lock on the table */
@@ -107,22 +118,9 @@ typedef struct GuardedVacuum
 	MultiXactId relminmxid;
 	pg_atomic_uint32 relid;
 
-	/* written under the lock by the session that pauses or resumes it */
-	GuardPause	pause;
-	pg_atomic_uint32 ignores_general_pause;
-
-	/* written by the leader, also after a reload */
-	pg_atomic_uint64 min_free_disk; /* a double: see settings.h */
-
 	/* written by all of its processes */
 	pg_atomic_uint32 hurry;		/* a GuardHurry */
-	pg_atomic_uint64 next_disk_look;
-	pg_atomic_uint32 disk_stops;	/* a DiskHolder */
-	pg_atomic_uint64 disk_stop_start;	/* 0: it doesn't */
-	pg_atomic_uint32 is_ending; /* for that reason */
-	pg_atomic_uint64 disk_free; /* bytes, then */
-	pg_atomic_uint64 disk_bound;
-	pg_atomic_uint32 has_warned;	/* that it goes on nevertheless */
+	pg_atomic_uint32 is_ending; /* as too little is free */
 	pg_atomic_uint64 held_ns[NUM_GUARDS];
 	pg_atomic_uint64 held_until[NUM_GUARDS];	/* when a process last was */
 } GuardedVacuum;
@@ -130,27 +128,22 @@ typedef struct GuardedVacuum
 typedef struct GuardsShared
 {
 	LWLock	   *lock;
-	GuardPause	general_pause;	/* also of vacuums that begin later; under the
-								 * lock */
+	GuardPause	general_pause;	/* of vacuums that begin later; under the lock */
 
 	/* WAL of all vacuums */
 	pg_atomic_uint64 wal_rate;	/* bytes a second; 0: no bound */
 	pg_atomic_uint64 wal_paid_until;
 	pg_atomic_uint64 wal_written;
-	pg_atomic_uint64 measured_at;
-	pg_atomic_uint64 measured_before;	/* what was written then */
-	pg_atomic_uint64 measured_rate; /* a double */
 
 	/* lag of standbys */
 	pg_atomic_uint32 max_lag_ms;	/* 0: no bound */
-	pg_atomic_uint64 lag_rate;	/* bytes a second; a double, 0: no bound */
-	pg_atomic_uint32 lag_stops; /* are vacuums to stand still? */
+	pg_atomic_uint64 lag_rate;	/* bytes a second; a double, INFINITY: no bound,
+								 * 0: vacuums stand still */
 	pg_atomic_uint64 lag_ms;	/* of the standby that sets the rate */
 	pg_atomic_uint32 lag_pid;	/* its walsender */
 	pg_atomic_uint64 next_look;
-	pg_atomic_uint32 looking;	/* is a process in the middle of it? */
-	LagWatch	lag_watch;		/* written by the process that looks */
-	LagStandby *standbys;		/* likewise: max_wal_senders of them */
+	LagWatch	lag_watch;		/* under the lock */
+	LagStandby *standbys;		/* max_wal_senders of them, under the lock */
 
 	pg_atomic_uint32 disk_is_unseen;	/* the log has it */
 
@@ -190,19 +183,11 @@ extern bool disk_has_waited(GuardedVacuum *vacuum, uint64 now);
 extern void disk_end_vacuum(GuardedVacuum *vacuum);
 extern char *disk_holder_name(DiskHolder holder);
 
-/*
- * guards_pause_of
- *		The pause that a vacuum is in, or NULL.  One of its own counts before that of all.
- */
-static inline GuardPause *
-guards_pause_of(GuardedVacuum *vacuum)
+/* guards_is_paused -- has somebody paused it, and nobody let it go on? */
+static inline bool
+guards_is_paused(GuardedVacuum *vacuum)
 {
-	GuardPause *general = &guards_shared->general_pause;
-
-	if (pg_atomic_read_u64(&vacuum->pause.until) != 0)
-		return &vacuum->pause;
-	return pg_atomic_read_u64(&general->until) != 0 &&
-		pg_atomic_read_u32(&vacuum->ignores_general_pause) == 0 ? general : NULL;
+	return pg_atomic_read_u64(&vacuum->pause.until) != 0;
 }
 
 /* guards_hurry_of -- what doesn't hold a vacuum. */

@@ -25,70 +25,73 @@
 /* A rate of WAL holds a vacuum if it did so within this time. */
 #define LATELY_NS			((uint64) NS_PER_S)
 
-#define GUARD_COLUMNS		9
-
-/* The guard that holds a vacuum just now, with its figures */
-typedef struct GuardState
-{
-	Guard		guard;
-	Oid			paused_by;
-	int			standby;		/* its walsender; 0: none */
-	double		figure;			/* seconds of the pause or of lag, bytes of
-								 * WAL a second, or bytes that are free */
-	double		bound;			/* of that, at most; of what is free at least */
-	char	   *wal_holder;		/* what retains WAL; NULL: that isn't it */
-} GuardState;
+#define GUARD_COLUMNS		8
 
 PG_FUNCTION_INFO_V1(pg_cyclone_guards);
 
-static bool find_hold(GuardedVacuum *vacuum, GuardState *state);
+static bool find_hold(GuardedVacuum *vacuum, Datum *values, bool *nulls);
 static bool was_held_lately(GuardedVacuum *vacuum, Guard guard);
 static bool may_see(Oid owner);
 
-/* find_hold -- which guard holds a vacuum just now?  False if none does. */
+/*
+ * find_hold
+ *		Set what the view says of the guard that holds a vacuum just now: its name, its
+ *		figure and bound, who holds it, and the walsender of the standby.  False if none does.
+ */
 static bool
-find_hold(GuardedVacuum *vacuum, GuardState *state)
+find_hold(GuardedVacuum *vacuum, Datum *values, bool *nulls)
 {
-	GuardPause *pause = guards_pause_of(vacuum);
 	DiskHolder	holder = pg_atomic_read_u32(&vacuum->disk_stops);
 	GuardHurry	hurry = vacuum->readers_wait ? HURRY_WRAPAROUND : guards_hurry_of(vacuum);
+	const char *name;
+	char	   *who = NULL;
+	double		figure,
+				bound;
+	int			standby = 0;
 
-	memset(state, 0, sizeof(*state));
 	/* figures were written before what is looked at here */
 	pg_read_barrier();
-	if (pause != NULL && hurry < HURRY_NO_WAITING)
+	if (guards_is_paused(vacuum) && hurry < HURRY_NO_WAITING)
 	{
+		double		since = pg_atomic_read_u64(&vacuum->pause.since);
 		double		now = now_ns();
-		double		since = pg_atomic_read_u64(&pause->since);
-		double		until = pg_atomic_read_u64(&pause->until);
+		double		until = pg_atomic_read_u64(&vacuum->pause.until);
 
-		state->guard = GUARD_PAUSE;
-		state->paused_by = pg_atomic_read_u32(&pause->by);
-		state->figure = Max(now - since, 0) / NS_PER_S;
-		state->bound = Max(until - since, 0) / NS_PER_S;
+		name = "paused";
+		figure = Max(now - since, 0) / NS_PER_S;
+		bound = Max(until - since, 0) / NS_PER_S;
+		who = GetUserNameFromId(pg_atomic_read_u32(&vacuum->pause.by), true);
 	}
 	else if (holder != DISK_NONE && hurry < HURRY_WRAPAROUND)
 	{
-		state->guard = GUARD_DISK;
-		state->wal_holder = disk_holder_name(holder);
-		state->figure = pg_atomic_read_u64(&vacuum->disk_free);
-		state->bound = pg_atomic_read_u64(&vacuum->disk_bound);
+		name = "disk space";
+		figure = pg_atomic_read_u64(&vacuum->disk_free);
+		bound = pg_atomic_read_u64(&vacuum->disk_bound);
+		who = disk_holder_name(holder);
 	}
 	else if (was_held_lately(vacuum, GUARD_LAG))
 	{
-		state->guard = GUARD_LAG;
-		state->standby = pg_atomic_read_u32(&guards_shared->lag_pid);
-		state->figure = read_double(&guards_shared->lag_ms) / 1000;
-		state->bound = pg_atomic_read_u32(&guards_shared->max_lag_ms) / 1000.0;
+		name = "replica lag";
+		figure = read_double(&guards_shared->lag_ms) / 1000;
+		bound = pg_atomic_read_u32(&guards_shared->max_lag_ms) / 1000.0;
+		standby = pg_atomic_read_u32(&guards_shared->lag_pid);
 	}
 	else if (was_held_lately(vacuum, GUARD_WAL_RATE))
 	{
-		state->guard = GUARD_WAL_RATE;
-		state->figure = read_double(&guards_shared->measured_rate);
-		state->bound = pg_atomic_read_u64(&guards_shared->wal_rate);
+		name = "WAL rate";
+		/* it is at its bound, or it would not be held */
+		figure = bound = pg_atomic_read_u64(&guards_shared->wal_rate);
 	}
 	else
 		return false;
+	values[0] = CStringGetTextDatum(name);
+	values[1] = Float8GetDatum(figure);
+	values[2] = Float8GetDatum(bound);
+	nulls[3] = who == NULL;
+	if (who != NULL)
+		values[3] = CStringGetTextDatum(who);
+	nulls[4] = standby == 0;
+	values[4] = Int32GetDatum(standby);
 	return true;
 }
 
@@ -108,10 +111,8 @@ was_held_lately(GuardedVacuum *vacuum, Guard guard)
 Datum
 pg_cyclone_guards(PG_FUNCTION_ARGS)
 {
-	static const char *const names[] = {"paused", "WAL rate", "replica lag", "disk space"};
 	ReturnSetInfo *result = (ReturnSetInfo *) fcinfo->resultinfo;
 
-	StaticAssertStmt(lengthof(names) == NUM_GUARDS, "a guard has no name");
 	refuse_without_preloading();
 	library_begin_rows(fcinfo, GUARD_COLUMNS);
 
@@ -121,29 +122,16 @@ pg_cyclone_guards(PG_FUNCTION_ARGS)
 		GuardedVacuum *vacuum = &guards_shared->vacuums[i];
 		const PGPROC *proc = GetPGProcByNumber(i);
 		int			pid = vacuum->pid;
-		GuardState	state;
+		Oid			relid = pg_atomic_read_u32(&vacuum->relid);
 		Datum		values[GUARD_COLUMNS] = {0};
 		bool		nulls[GUARD_COLUMNS] = {0};
-		int			column = 0;
 
-		if (pid == 0 || !find_hold(vacuum, &state) || !may_see(proc->roleId))
+		if (pid == 0 || !may_see(proc->roleId) || !find_hold(vacuum, &values[3], &nulls[3]))
 			continue;
-		values[column++] = Int32GetDatum(pid);
-		values[column++] = ObjectIdGetDatum(proc->databaseId);
-		nulls[column] = !OidIsValid(pg_atomic_read_u32(&vacuum->relid));
-		values[column++] = ObjectIdGetDatum(pg_atomic_read_u32(&vacuum->relid));
-		values[column++] = CStringGetTextDatum(names[state.guard]);
-		values[column++] = Float8GetDatum(state.figure);
-		values[column++] = Float8GetDatum(state.bound);
-		nulls[column] = !OidIsValid(state.paused_by);
-		values[column++] = ObjectIdGetDatum(state.paused_by);
-		nulls[column] = state.standby == 0;
-		values[column++] = Int32GetDatum(state.standby);
-		nulls[column] = state.wal_holder == NULL;
-		if (state.wal_holder != NULL)
-			values[column] = CStringGetTextDatum(state.wal_holder);
-		column++;
-		Assert(column == GUARD_COLUMNS);
+		values[0] = Int32GetDatum(pid);
+		values[1] = ObjectIdGetDatum(proc->databaseId);
+		values[2] = ObjectIdGetDatum(relid);
+		nulls[2] = !OidIsValid(relid);
 		tuplestore_putvalues(result->setResult, result->setDesc, values, nulls);
 	}
 	return (Datum) 0;

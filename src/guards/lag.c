@@ -40,52 +40,30 @@
 /* Vacuums stand still for a standby for no longer than this, or twice the bound. */
 #define LONGEST_STOP_MS		10000
 
-/* What a walsender says of its standby */
-typedef struct LagAnswer
-{
-	int			pid;
-	XLogRecPtr	replayed;		/* by a subscriber: confirmed */
-	TimeOffset	lag;			/* us, as the server measures it; or negative */
-} LagAnswer;
-
 static int	look_at_all(uint64 now, uint32 max_lag_ms);
-static bool look_at_one(LagStandby *standby, WalSnd *walsnd, uint64 now, XLogRecPtr flushed,
-						bool is_first, LagSeen *seen);
-static void note_mark(LagWatch *watch, uint64 now, XLogRecPtr flushed, double bound);
-static bool ask_walsender(WalSnd *walsnd, LagAnswer *answer);
+static bool look_at_one(LagStandby *standby, WalSnd *walsnd, uint64 now, LagSeen *seen);
+static void note_mark(LagWatch *watch, uint64 now, double bound);
 static double rate_for(LagStandby *standby, const LagSeen *seen, uint64 now, XLogRecPtr flushed);
 static uint64 longest_stop(double bound);
-static double seconds_behind(const LagWatch *watch, uint64 now, XLogRecPtr flushed,
-							 const LagAnswer *answer);
+static double seconds_behind(const LagWatch *watch, uint64 now, XLogRecPtr replayed, TimeOffset server_lag);
 
-/* guards_look_at_standbys -- look, unless a process has just looked. */
+/* guards_look_at_standbys -- look, unless a process has just looked, or is looking. */
 void
 guards_look_at_standbys(uint64 now)
 {
 	GuardsShared *shared = guards_shared;
-	uint64		due = pg_atomic_read_u64(&shared->next_look);
-	uint32		nobody = 0;
-	volatile int others = 0;
+	int			others = 0;
 
 	Assert(CritSectionCount == 0 && !LWLockHeldByMe(shared->lock));
 
-	if (now < due || !pg_atomic_compare_exchange_u64(&shared->next_look, &due, now + LOOK_NS) ||
-		!pg_atomic_compare_exchange_u32(&shared->looking, &nobody, 1))
+	if (now < pg_atomic_read_u64(&shared->next_look) || !LWLockConditionalAcquire(shared->lock, LW_EXCLUSIVE))
 		return;
-	PG_TRY();
+	if (now >= pg_atomic_read_u64(&shared->next_look))
 	{
+		pg_atomic_write_u64(&shared->next_look, now + LOOK_NS);
 		others = look_at_all(now, pg_atomic_read_u32(&shared->max_lag_ms));
 	}
-	PG_FINALLY();
-	{
-		pg_atomic_write_u32(&shared->looking, 0);
-	}
-	PG_END_TRY();
-
-	/*
-	 * Only now, as this process may be terminated here: while it is looking,
-	 * no other process looks.
-	 */
+	LWLockRelease(shared->lock);
 	if (others != 0)
 		ereport(LOG,
 				(errmsg("VACUUM goes on slowly although the standby or subscriber of process %d lags by more than \"cyclone.max_replica_lag\"",
@@ -104,39 +82,42 @@ look_at_all(uint64 now, uint32 max_lag_ms)
 {
 	GuardsShared *shared = guards_shared;
 	LagWatch   *watch = &shared->lag_watch;
-	uint64		ours = pg_atomic_read_u64(&shared->wal_written);
-	XLogRecPtr	flushed;
-	LagSeen		seen = {.bound = max_lag_ms / 1000.0};
+	LagWatch	before = {.time = watch->time,.flushed = watch->flushed,.ours = watch->ours};
+	LagSeen		seen = {.bound = max_lag_ms / 1000.0,.seconds = (double) LOOK_NS / NS_PER_S};
 	double		least = INFINITY,
 				lag = 0;
 	int			slowest = 0,
 				others = 0;
-	bool		is_first;
+	bool		is_first = before.time == 0 || now > before.time + GAP_NS;
 
-	Assert(pg_atomic_read_u32(&shared->looking) == 1);
 	if (max_lag_ms == 0 || RecoveryInProgress())
 	{
-		write_double(&shared->lag_rate, 0);
-		pg_atomic_write_u32(&shared->lag_stops, 0);
+		write_double(&shared->lag_rate, INFINITY);
 		watch->time = 0;
 		return 0;
 	}
-	/* another process has looked later, while this one was on its way */
-	if (now <= watch->time)
-		return 0;
-	is_first = watch->time == 0 || now > watch->time + GAP_NS;
+	watch->time = now;
+	watch->ours = pg_atomic_read_u64(&shared->wal_written);
+	watch->flushed = GetFlushRecPtr(NULL);
 	if (is_first)
 		watch->nmarks = 0;
-	flushed = GetFlushRecPtr(NULL);
-	note_mark(watch, now, flushed, seen.bound);
+	else
+	{
+		seen.seconds = (double) (now - before.time) / NS_PER_S;
+		seen.written = watch->flushed - before.flushed;
+		seen.ours = Min(watch->ours - before.ours, seen.written);
+	}
+	note_mark(watch, now, seen.bound);
 	for (int i = 0; i < max_wal_senders; i++)
 	{
 		LagStandby *standby = &shared->standbys[i];
 		double		rate;
 
-		if (!look_at_one(standby, &WalSndCtl->walsnds[i], now, flushed, is_first, &seen))
+		if (!look_at_one(standby, &WalSndCtl->walsnds[i], now, &seen))
 			continue;
-		rate = rate_for(standby, &seen, now, flushed);
+		if (is_first)
+			seen.replayed = 0;
+		rate = rate_for(standby, &seen, now, watch->flushed);
 		if (rate < least)
 		{
 			least = rate;
@@ -149,52 +130,53 @@ look_at_all(uint64 now, uint32 max_lag_ms)
 			others = standby->pid;
 		}
 	}
-	watch->time = now;
-	watch->flushed = flushed;
-	watch->ours = ours;
 	pg_atomic_write_u32(&shared->lag_pid, slowest);
 	write_double(&shared->lag_ms, lag * 1000);
 	pg_write_barrier();
-	pg_atomic_write_u32(&shared->lag_stops, least <= 0);
-	write_double(&shared->lag_rate, isinf(least) ? 0 : least);
+	write_double(&shared->lag_rate, least);
 	return others;
 }
 
-/* look_at_one -- how has a standby got on since the last look?  False if there is none, or it doesn't tell. */
+/*
+ * look_at_one
+ *		How has a standby got on since the last look?  False if there is none, or it doesn't
+ *		tell, or isn't streaming: one that catches up after it was away has its slot, or its
+ *		archive.
+ */
 static bool
-look_at_one(LagStandby *standby, WalSnd *walsnd, uint64 now, XLogRecPtr flushed, bool is_first,
-			LagSeen *seen)
+look_at_one(LagStandby *standby, WalSnd *walsnd, uint64 now, LagSeen *seen)
 {
 	LagWatch   *watch = &guards_shared->lag_watch;
-	uint64		ours = pg_atomic_read_u64(&guards_shared->wal_written);
-	LagAnswer	answer;
+	bool		is_physical;
+	int			pid;
+	XLogRecPtr	replayed;
+	TimeOffset	server_lag;
 
-	if (!ask_walsender(walsnd, &answer))
+	SpinLockAcquire(&walsnd->mutex);
+	is_physical = walsnd->kind == REPLICATION_KIND_PHYSICAL;
+	pid = walsnd->state == WALSNDSTATE_STREAMING ? walsnd->pid : 0;
+	/* what a subscriber has confirmed it needs no more */
+	replayed = is_physical ? walsnd->apply : walsnd->flush;
+	server_lag = is_physical ? walsnd->applyLag : walsnd->flushLag;
+	SpinLockRelease(&walsnd->mutex);
+	if (XLogRecPtrIsInvalid(replayed))
+		pid = 0;
+	if (pid != standby->pid)
 	{
-		standby->pid = 0;
-		return false;
-	}
-	seen->lag = seconds_behind(watch, now, flushed, &answer);
-	seen->backlog = flushed > answer.replayed ? flushed - answer.replayed : 0;
-	seen->seconds = (double) LOOK_NS / NS_PER_S;
-	seen->replayed = seen->written = seen->ours = 0;
-	if (standby->pid != answer.pid)
 		memset(standby, 0, sizeof(*standby));
-	else if (!is_first)
-	{
-		seen->seconds = (double) (now - watch->time) / NS_PER_S;
-		seen->replayed = answer.replayed > standby->replayed ? answer.replayed - standby->replayed : 0;
-		seen->written = flushed - watch->flushed;
-		seen->ours = Min(ours - watch->ours, seen->written);
+		standby->replayed = replayed;
 	}
-	standby->pid = answer.pid;
-	standby->replayed = answer.replayed;
-	return true;
+	standby->pid = pid;
+	seen->replayed = replayed > standby->replayed ? replayed - standby->replayed : 0;
+	seen->backlog = watch->flushed > replayed ? watch->flushed - replayed : 0;
+	seen->lag = seconds_behind(watch, now, replayed, server_lag);
+	standby->replayed = replayed;
+	return pid != 0;
 }
 
 /* note_mark -- note where the WAL is; marks are to reach back for twice the bound. */
 static void
-note_mark(LagWatch *watch, uint64 now, XLogRecPtr flushed, double bound)
+note_mark(LagWatch *watch, uint64 now, double bound)
 {
 	uint64		distance = Max(LOOK_NS, (uint64) (2 * bound * NS_PER_S / LAG_MARKS));
 
@@ -202,28 +184,8 @@ note_mark(LagWatch *watch, uint64 now, XLogRecPtr flushed, double bound)
 	if (watch->nmarks > 0 && now < watch->mark_time[(watch->nmarks - 1) % LAG_MARKS] + distance)
 		return;
 	watch->mark_time[watch->nmarks % LAG_MARKS] = now;
-	watch->mark_flushed[watch->nmarks % LAG_MARKS] = flushed;
+	watch->mark_flushed[watch->nmarks % LAG_MARKS] = watch->flushed;
 	watch->nmarks++;
-}
-
-/*
- * ask_walsender
- *		How far is its standby?  False if it doesn't tell, or isn't streaming: one that
- *		catches up after it was away has its slot, or its archive.
- */
-static bool
-ask_walsender(WalSnd *walsnd, LagAnswer *answer)
-{
-	bool		is_physical;
-
-	SpinLockAcquire(&walsnd->mutex);
-	is_physical = walsnd->kind == REPLICATION_KIND_PHYSICAL;
-	answer->pid = walsnd->state == WALSNDSTATE_STREAMING ? walsnd->pid : 0;
-	/* what a subscriber has confirmed it needs no more */
-	answer->replayed = is_physical ? walsnd->apply : walsnd->flush;
-	answer->lag = is_physical ? walsnd->applyLag : walsnd->flushLag;
-	SpinLockRelease(&walsnd->mutex);
-	return answer->pid != 0 && !XLogRecPtrIsInvalid(answer->replayed);
 }
 
 /* rate_for -- how much vacuums may write for the sake of this standby; 0: they stand still. */
@@ -263,14 +225,13 @@ longest_stop(double bound)
  *		to have grown evenly.
  */
 static double
-seconds_behind(const LagWatch *watch, uint64 now, XLogRecPtr flushed, const LagAnswer *answer)
+seconds_behind(const LagWatch *watch, uint64 now, XLogRecPtr replayed, TimeOffset server_lag)
 {
 	uint64		first = watch->nmarks > LAG_MARKS ? watch->nmarks - LAG_MARKS : 0;
 	uint64		next_time = now;
-	XLogRecPtr	next_place = flushed;
-	XLogRecPtr	replayed = answer->replayed;
+	XLogRecPtr	next_place = watch->flushed;
 
-	if (replayed >= flushed)
+	if (replayed >= watch->flushed)
 		return 0;
 	for (uint64 i = watch->nmarks; i > first; i--)
 	{
@@ -287,7 +248,7 @@ seconds_behind(const LagWatch *watch, uint64 now, XLogRecPtr flushed, const LagA
 		next_place = place;
 	}
 	return Max((double) (now - next_time) / NS_PER_S,
-			   answer->lag > 0 ? (double) answer->lag / USECS_PER_SEC : 0);
+			   server_lag > 0 ? (double) server_lag / USECS_PER_SEC : 0);
 }
 
 /*
@@ -300,12 +261,9 @@ lag_rate_in_force(void)
 {
 	GuardedVacuum *vacuum = guarded.vacuum;
 	double		rate = read_double(&guards_shared->lag_rate);
-	bool		stops = pg_atomic_read_u32(&guards_shared->lag_stops) != 0;
 
-	if ((rate <= 0 && !stops) || guards_hurry_of(vacuum) >= HURRY_NO_WAITING ||
+	if (guards_hurry_of(vacuum) >= HURRY_NO_WAITING ||
 		now_ns() > pg_atomic_read_u64(&guards_shared->next_look) + LOOK_COUNTS_NS)
 		return INFINITY;
-	if (vacuum->readers_wait)
-		return Max(rate, SLOW_RATE);
-	return stops ? 0 : rate;
+	return vacuum->readers_wait ? Max(rate, SLOW_RATE) : rate;
 }

@@ -4,18 +4,7 @@
  *	  How much WAL vacuums may write a second so that standbys don't lag by more than
  *	  a bound.
  *
- * Lag tells too late.  A writer that is ten times as fast as a standby sees it lag
- * by a second after a second, and has written what it will be busy with for ten.  So
- * what counts is the backlog, the bytes that it has not replayed, and how fast it
- * replays: their quotient is the lag that there will be even if nothing more is
- * written.  The law keeps the backlog at a part of what the bound allows:
- *
- *		rate = speed + (PART * bound * speed - backlog) / time
- *
- * At the wanted backlog that is the standby's own speed; it falls smoothly beyond, and
- * is nothing at the bound.  WAL that others write is taken off.
- *
- * README.md says more.
+ * README.md has the law, and why it is one of the backlog.
  *
  * Portions Copyright (c) 2026, the pg_cyclone developers
  *

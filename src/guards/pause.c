@@ -197,12 +197,7 @@ begin_pause(GuardPause *pause, uint64 now)
 						now + (uint64) DEBUG_LIMIT(longest_hold, LONGEST_PAUSE * 1000) * NS_PER_MS);
 }
 
-/*
- * pause_vacuum
- *		Returns false if it has ended since, or can't wait.
- *
- * A pause of all may hold it already.  Then it has been paused since that one began.
- */
+/* pause_vacuum -- returns false if it has ended since, or can't wait. */
 static bool
 pause_vacuum(GuardedVacuum *vacuum, int pid, uint64 now)
 {
@@ -212,13 +207,7 @@ pause_vacuum(GuardedVacuum *vacuum, int pid, uint64 now)
 	LWLockAcquire(guards_shared->lock, LW_EXCLUSIVE);
 	can_wait = can_wait && vacuum->pid == pid && !vacuum->readers_wait;
 	if (can_wait)
-	{
-		GuardPause *before = guards_pause_of(vacuum);
-		uint64		since = before != NULL ? pg_atomic_read_u64(&before->since) : now;
-
 		begin_pause(&vacuum->pause, now);
-		pg_atomic_write_u64(&vacuum->pause.since, since);
-	}
 	LWLockRelease(guards_shared->lock);
 	return can_wait;
 }
@@ -232,11 +221,10 @@ resume_vacuum(GuardedVacuum *vacuum, int pid, uint64 now)
 	Assert(pid != 0);
 	LWLockAcquire(guards_shared->lock, LW_EXCLUSIVE);
 	was_paused = vacuum->pid == pid && !vacuum->readers_wait &&
-		guards_hurry_of(vacuum) < HURRY_NO_WAITING && guards_pause_of(vacuum) != NULL;
+		guards_hurry_of(vacuum) < HURRY_NO_WAITING && guards_is_paused(vacuum);
 	if (was_paused)
 	{
 		pg_atomic_write_u64(&vacuum->pause.until, 0);
-		pg_atomic_write_u32(&vacuum->ignores_general_pause, 1);
 		SetLatch(&GetPGProcByNumber(vacuum - guards_shared->vacuums)->procLatch);
 	}
 	LWLockRelease(guards_shared->lock);

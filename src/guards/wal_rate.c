@@ -37,12 +37,9 @@
 #define GREATEST_CHARGE		(256 * 1024.0)
 /* At most this much of what a process owes at its end others pay for. */
 #define LONGEST_DEBT_NS		((uint64) NS_PER_S)
-/* The view's figure of WAL is measured over this time. */
-#define MEASURE_NS			((uint64) NS_PER_S)
 
 static double rate_in_force(Guard *guard);
 static bool pay_slice(double rate, uint64 now);
-static void measure_wal(uint64 now);
 
 /* rate_in_force -- in bytes a second, INFINITY if there is none, 0 if nothing is to be written; which guard sets it. */
 static double
@@ -123,7 +120,6 @@ void
 wal_rate_pay(void)
 {
 	Assert(InterruptHoldoffCount == 0 && CritSectionCount == 0);
-	measure_wal(now_ns());
 	while (!guards_hold_is_due())
 	{
 		uint64		now = now_ns();
@@ -164,21 +160,4 @@ wal_rate_leave(void)
 		(void) clock_pay(&guards_shared->wal_paid_until, now_ns(),
 						 (uint64) Min(unpaid * (double) NS_PER_S / rate, LONGEST_DEBT_NS));
 	guards_tell_wal();
-}
-
-/* measure_wal -- how much all vacuums write a second, for the view. */
-static void
-measure_wal(uint64 now)
-{
-	GuardsShared *shared = guards_shared;
-	uint64		before = pg_atomic_read_u64(&shared->measured_at);
-	uint64		written,
-				written_before;
-
-	if (now < before + MEASURE_NS ||
-		!pg_atomic_compare_exchange_u64(&shared->measured_at, &before, now))
-		return;
-	written = pg_atomic_read_u64(&shared->wal_written);
-	written_before = pg_atomic_exchange_u64(&shared->measured_before, written);
-	write_double(&shared->measured_rate, (double) (written - written_before) * NS_PER_S / (now - before));
 }

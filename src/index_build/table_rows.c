@@ -21,7 +21,6 @@
 #include "storage/read_stream.h"
 
 #include "compat.h"
-#include "guards/guards.h"
 #include "index_build/table_rows.h"
 
 static BlockNumber next_table_block(ReadStream *stream, void *private_data, void *per_buffer_data);
@@ -43,10 +42,7 @@ table_rows_read(TableRows *rows)
 	Assert(rows->next_blocks != NULL && rows->take_page != NULL);
 	stream = read_stream_begin_relation(READ_STREAM_FULL | READ_STREAM_SEQUENTIAL | COMPAT_READ_STREAM_BATCHING,
 										strategy, rows->heap, MAIN_FORKNUM, next_table_block, rows, 0);
-	guards_begin_pins();
-	while (goes_on &&
-		   (BufferIsValid(buffer = read_stream_next_buffer(stream, NULL)) ||
-			BufferIsValid(buffer = guards_resume_stream(stream, NULL, NULL))))
+	while (goes_on && BufferIsValid(buffer = read_stream_next_buffer(stream, NULL)))
 	{
 		HeapTupleData found[MaxHeapTuplesPerPage];
 		PGAlignedBlock copy;
@@ -62,9 +58,6 @@ table_rows_read(TableRows *rows)
 		UnlockReleaseBuffer(buffer);
 		goes_on = rows->take_page(rows->arg, found, nfound);
 	}
-	/* needed if not all was read */
-	guards_drop_stream();
-	guards_end_pins();
 	read_stream_end(stream);
 	FreeAccessStrategy(strategy);
 }
@@ -75,8 +68,6 @@ next_table_block(ReadStream *stream, void *private_data, void *per_buffer_data)
 {
 	TableRows  *rows = private_data;
 
-	if (guards_cut_stream())
-		return InvalidBlockNumber;
 	if (rows->next == rows->end && !rows->next_blocks(rows->arg, &rows->next, &rows->end))
 		return InvalidBlockNumber;
 	Assert(rows->next < rows->end);

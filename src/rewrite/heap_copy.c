@@ -28,7 +28,6 @@
 #include "compat.h"
 #include "debug_point.h"
 #include "engine/prefetch.h"
-#include "guards/guards.h"
 #include "report/progress.h"
 #include "rewrite/rewrite.h"
 #include "rewrite/tuple_fate.h"
@@ -208,10 +207,8 @@ copy_pages(HeapCopy *copy, ReadStream *stream)
 	Buffer		buffer,
 				next;
 
-	guards_begin_pins();
 	next = read_stream_next_buffer(stream, NULL);
-	while (BufferIsValid(buffer = next) ||
-		   BufferIsValid(buffer = guards_resume_stream(stream, NULL, NULL)))
+	while (BufferIsValid(buffer = next))
 	{
 		next = read_stream_next_buffer(stream, NULL);
 		prefetch_page(next);
@@ -228,7 +225,6 @@ copy_pages(HeapCopy *copy, ReadStream *stream)
 		DEBUG_POINT("heap-copy");
 		delay_point();
 	}
-	guards_end_pins();
 }
 
 /* heap_copy_take_over -- add the tuples of pages that workers didn't fill. */
@@ -293,8 +289,6 @@ next_copied_block(ReadStream *stream, void *private_data, void *per_buffer_data)
 {
 	HeapCopy   *copy = private_data;
 
-	if (guards_cut_stream())
-		return InvalidBlockNumber;
 	if (copy->next >= copy->end &&
 		(pace_give_place() ||
 		 !ranges_claim(&copy->shared->ranges, &copy->next, &copy->end)))

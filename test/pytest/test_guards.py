@@ -457,7 +457,7 @@ def test_an_emergency_of_multixact_members(cluster, db, conn):
         other.execute("SELECT FROM locked FOR KEY SHARE")
         conn.execute("CALL lock()")
         other.execute("ROLLBACK")
-    with Parked(cluster, db, "heap-scan:any", 1, "VACUUM (PARALLEL 0, FREEZE) t") as vacuum:
+    with Parked(cluster, db, "heap-scan:any", 1, "VACUUM (PARALLEL 0, FREEZE, PROCESS_TOAST off) t") as vacuum:
         assert one(conn, "SELECT cyclone.pause(%s)", vacuum.pid) is True
         assert one(conn, "SELECT cyclone.resume(%s)", vacuum.pid) is True
         conn.execute("SET cyclone.debug_multixact_limit = 5")
@@ -1058,7 +1058,7 @@ def test_who_has_nothing_to_write_waits_for_no_standby(replicated):
     for _ in range(2):
         conn.execute("VACUUM nothing")
         conn.execute("VACUUM (FULL INPLACE) t")
-    assert one(conn, "SELECT sum((held->>'lag')::float8) FROM cyclone.history_details") == 0
+    assert one(conn, "SELECT count(*) FROM cyclone.history_details WHERE (held->>'lag')::float8 > 0") == 0
     assert_rows_kept(conn, before)
 
 
