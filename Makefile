@@ -35,7 +35,7 @@
 #   make bench-audit                             what audits cost
 #   make bench-sorting [SORTING_ARGS="--sizes 1000000"]  what sorting takes for an entry, by pg_cyclone and by PostgreSQL
 #   make bench-tables [TABLES_ARGS="--rounds 5"] a database of many small tables
-#   make bench-large [SIZE=4] [BASE=/on/a/disk] [LARGE_ARGS="--rounds 1"]  a table of SIZE GB, larger than memory at best, and others' page cache, into bench/results/large
+#   make bench-large [SIZE=4] [BASE=/on/a/disk] [LARGE_ARGS="--rounds 1"]  a table of SIZE GB, larger than memory at best, into bench/results/large
 #   make bench-pace                              how exact budgets are, and what auto makes of loads
 #   make bench-guards [BENCH_ARGS="--base /dev/shm"]   the lag of a slow standby while VACUUM runs, with and without a bound
 #   make bench-compaction [COMPACTION_ARGS="--minutes 3"]  a week in an hour: sizes with autovacuum alone, and with compaction

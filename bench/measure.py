@@ -1,6 +1,5 @@
 """How it is measured: every run on an equal copy of one data directory, warm and settled, the contenders taking turns."""
 
-import json
 import os
 import re
 import subprocess
@@ -47,7 +46,6 @@ CONFIG = {
     "max_worker_processes": 64,
     "wal_level": "replica",
 }
-KEPT = "kept.json"  # beside the data of a cluster that is kept: what it is
 LEAST_BUFFERS_MB = 2048  # unless a scenario wants the table not to fit
 # Of a table on the device, which is not in them: with much less, a process may hold too few pages to read ahead.
 COLD_BUFFERS_MB = 128
@@ -254,7 +252,7 @@ def run_rounds(
 def run_round(
     original: Cluster, result: Result, contenders: list[Contender], number: int, *, base: Path | None, shared: Cluster | None = None
 ) -> Iterator[Run]:
-    """Run each contender once, unless the result has that run, and yield each run when the result has it; `number` is from 0.
+    """Run each contender once, and yield each run when the result has it; `number` is from 0.
 
     Each round begins with another contender. All have the `shared` cluster, if there is one.
     """
@@ -263,8 +261,6 @@ def run_round(
     if scenario.is_past_the_page_cache:
         result.device_rates.append(_device_rate(original))
     for contender in contenders[turn:] + contenders[:turn]:
-        if any(run.round == number + 1 for run in result.runs_of(contender)):
-            continue
         with nullcontext(shared) if shared else original.copy(base=base) as server:
             _warm_up(server, scenario)
             if scenario.page_cache_dropped:
@@ -286,25 +282,16 @@ def made(
     rows: int,
     base: Path | None,
     say: Callable[[str], None],
-    more: tuple[str, ...] = (),
-    kept: Path | None = None,
 ):
-    """Make the stopped cluster that every run starts from, with `more` statements at the end of its setup, and the empty result
-    that knows its sizes. With `kept`, a folder on the disk of `base`, the cluster stays there, and is not made again if it is there.
+    """Make the stopped cluster that every run starts from, and the empty result that knows its sizes.
 
     After the setup no query may read the table: that would prune its pages, which is the work of the VACUUM to measure.
     """
-    statements = scenario.setup_statements(rows) + [[statement] for statement in more]
+    statements = scenario.setup_statements(rows)
     begin = time.perf_counter()
-    with Cluster(prefix, LOAD_CONFIG, base=base) if is_kept(kept) else Cluster.create(prefix, LOAD_CONFIG, base=base) as original:
-        if is_kept(kept):
-            sizes = _use_kept(original, kept, statements)
-            say(f"{scenario.name}: {rows:,} rows of an earlier run, in {kept}")
-        else:
-            sizes = _load(original, statements)
-            if kept:
-                _keep(original, kept, statements, sizes)
-            say(f"{scenario.name}: loaded {rows:,} rows in {time.perf_counter() - begin:.0f} s")
+    with Cluster.create(prefix, LOAD_CONFIG, base=base) as original:
+        sizes = _load(original, statements)
+        say(f"{scenario.name}: loaded {rows:,} rows in {time.perf_counter() - begin:.0f} s")
         original.config = {"shared_buffers": _buffers(scenario, sum(sizes)), **config, **scenario.settings}
         assert_room(original, times=3 if scenario.logged else 1.05)
         yield original, Result(scenario, rows, *sizes, original.config["shared_buffers"])
@@ -326,26 +313,6 @@ def _load(original: Cluster, statements: list[list[str]]) -> list[int]:
         sizes = conn.execute(f"SELECT pg_table_size('{TABLE}'), pg_indexes_size('{TABLE}')").fetchone()
     original.stop()
     return list(sizes)
-
-
-def is_kept(folder: Path | None) -> bool:
-    """Return whether `made` has kept a whole cluster in this folder."""
-    return folder is not None and (folder / KEPT).exists()
-
-
-def _keep(original: Cluster, folder: Path, statements: list[list[str]], sizes: list[int]) -> None:
-    """Move a stopped cluster's data to a folder that outlives it."""
-    original.data = original.data.rename(folder / "data")
-    (folder / KEPT).write_text(json.dumps({"statements": statements, "sizes": sizes}) + "\n")
-
-
-def _use_kept(original: Cluster, folder: Path, statements: list[list[str]]) -> list[int]:
-    """Let an empty cluster have the data in a folder; return the sizes. Raises RuntimeError if other statements have made them."""
-    kept = json.loads((folder / KEPT).read_text())
-    if kept["statements"] != statements:
-        raise RuntimeError(f"{folder} has another table: delete it, or name another folder")
-    original.data = folder / "data"
-    return kept["sizes"]
 
 
 def _device_rate(original: Cluster) -> float:
