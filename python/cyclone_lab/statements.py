@@ -27,7 +27,7 @@ PLAIN_OPTIONS = (
     ("", "", "VERBOSE"),
     ("", "", "", "ANALYZE"),
     ("", "", "BUFFER_USAGE_LIMIT '128kB'", "BUFFER_USAGE_LIMIT 0"),
-    ("", "", "", "", "", "", "LATENCY_TARGET '2ms'", "LATENCY_TARGET 'auto'"),
+    ("", "", "", "", "", "", "LATENCY_TARGET 'off'", "LATENCY_TARGET 'auto'"),
 )
 PLAIN_POINTS = (
     "heap-scan", "index-vacuum", "btree-page", "btree-chain", "btree-duties", "hash-bucket", "gist-page", "gist-chain",

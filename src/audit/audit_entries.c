@@ -8,8 +8,10 @@
  * next to no memory.  Each is audited as a whole, or not at all, as chance has it: a
  * missing entry can't be seen on the page where it isn't.
  *
- * Left out are indexes with a predicate, which some rows have no entry in, hash indexes of
- * columns that may be null, likewise, and GIN and others.
+ * Left out are indexes with a predicate, and hash indexes, which have no entry of some rows
+ * (a column declared NOT NULL may have nulls, if that isn't validated), and GIN and others.
+ * So are large tables and indexes, unless all pages are to be audited: readers wait for
+ * the lock that is held.
  *
  * A row that was deleted, and was copied for old snapshots, has no entry if they have ended
  * since.  If there are such rows, only the number of entries is compared.
@@ -31,7 +33,10 @@
 #include "audit/audit.h"
 #include "engine/heap/page_check.h"
 
-static bool index_has_all_rows(Relation index, Relation table);
+/* As many pages are read under the lock, which takes a second or two: 1 GB */
+#define MOST_BLOCKS	(1024 * 1024 / (BLCKSZ / 1024))
+
+static bool index_has_all_rows(Relation index);
 static void sum_rows(EntrySums *sums, Relation table);
 static void sum_page(EntrySums *sums, Relation table, Buffer buffer);
 static void sum_entries(EntrySums *sums, Relation index);
@@ -52,7 +57,9 @@ audit_entries_of(Relation index, Relation table, EntrySums *rows, const char *co
 
 	Assert(CheckRelationLockedByMe(table, AccessExclusiveLock, false));
 	Assert(index->rd_index->indrelid == RelationGetRelid(table));
-	if (!audit_is_due() || !index_has_all_rows(index, table))
+	if (!audit_is_due() || !index_has_all_rows(index) ||
+		(cyclone_audit < 1 &&
+		 (uint64) RelationGetNumberOfBlocks(table) + RelationGetNumberOfBlocks(index) > MOST_BLOCKS))
 		return 0;
 	if (!rows->is_known)
 		sum_rows(rows, table);
@@ -69,15 +76,10 @@ audit_entries_of(Relation index, Relation table, EntrySums *rows, const char *co
 
 /* index_has_all_rows -- must an index have one entry of each row? */
 static bool
-index_has_all_rows(Relation index, Relation table)
+index_has_all_rows(Relation index)
 {
-	AttrNumber	column = index->rd_index->indkey.values[0];
-
-	if (!audit_tids_are_known(index) ||
-		!heap_attisnull(index->rd_indextuple, Anum_pg_index_indpred, NULL))
-		return false;
-	return index->rd_rel->relam != HASH_AM_OID ||
-		(column > 0 && TupleDescAttr(RelationGetDescr(table), column - 1)->attnotnull);
+	return audit_tids_are_known(index) && index->rd_rel->relam != HASH_AM_OID &&
+		heap_attisnull(index->rd_indextuple, Anum_pg_index_indpred, NULL);
 }
 
 /* sum_rows -- add up the rows of a table. */

@@ -289,10 +289,13 @@ audit_skipped(TableVacuum *vacuum, BlockNumber start, BlockNumber end)
 		Min(cyclone_audit, (double) SKIPPED_SAMPLE / vacuum->shared->rel_pages) : 1;
 
 	Assert(end <= vacuum->shared->rel_pages);
-	if (share <= 0)
+	if (share <= 0 || VacuumFailsafeActive)
 		return;
 	for (uint64 blkno = start + blocks_to_next(share); blkno < end; blkno += 1 + blocks_to_next(share))
+	{
+		CHECK_FOR_INTERRUPTS();
 		audit_skipped_page(vacuum, blkno);
+	}
 }
 
 /* blocks_to_next -- by chance: how many blocks come before the next one of the sample. */
@@ -311,7 +314,8 @@ blocks_to_next(double share)
  *		One of them.
  *
  * If the map says that it is all-frozen, and it isn't, that is damage.  PostgreSQL's VACUUM
- * doesn't look there, and this one goes on with a warning.
+ * doesn't look there, and this one goes on with a warning.  A page that can't be read ends
+ * it, as one that isn't skipped does; so none is read in the failsafe.
  */
 static void
 audit_skipped_page(TableVacuum *vacuum, BlockNumber blkno)

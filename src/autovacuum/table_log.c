@@ -298,6 +298,17 @@ table_log_audit_has_failed(const TableKey *key)
 	return has_failed;
 }
 
+/* table_log_has_alarm -- has an audit failed on a table, or on its TOAST table? */
+bool
+table_log_has_alarm(Relation rel)
+{
+	TableKey	key = table_log_key(rel);
+	TableKey	toast = {.database = key.database,.relid = rel->rd_rel->reltoastrelid};
+
+	return table_log_audit_has_failed(&key) ||
+		(OidIsValid(toast.relid) && table_log_audit_has_failed(&toast));
+}
+
 /*
  * table_log_forget
  *		Forget about a table, or about all of them if key is NULL.  That closes their
@@ -369,6 +380,9 @@ enter_table(const TableKey *key)
 	{
 		if (hash_get_num_entries(entries) >= MAX_TABLES)
 			forget_oldest_table();
+		/* or all are alarms, of which there can't be more */
+		if (hash_get_num_entries(entries) >= MAX_TABLES)
+			return NULL;
 		entry = hash_search(entries, key, HASH_ENTER_NULL, NULL);
 		if (entry == NULL)
 			return NULL;

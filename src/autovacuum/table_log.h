@@ -62,6 +62,7 @@ extern void table_log_done(const TableKey *key, AutovacuumReason reason,
 extern TimestampTz table_log_failed(const TableKey *key, int sqlerrcode, bool is_audits,
 									const AutovacuumResult *result);
 extern bool table_log_audit_has_failed(const TableKey *key);
+extern bool table_log_has_alarm(Relation rel);
 
 /* For any session; table_log_forget closes breakers.  No errors. */
 extern int64 table_log_forget(const TableKey *key);

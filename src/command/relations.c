@@ -53,6 +53,7 @@
 #include "report/progress.h"
 #include "rewrite/table_rewrite.h"
 #include "scope.h"
+#include "team/team.h"
 #include "transaction.h"
 
 /* What to do with a target that could be opened. */
@@ -382,6 +383,10 @@ report_failed_audit(MemoryContext context)
 	MemoryContextSwitchTo(context);
 	error = CopyErrorData();
 	FlushErrorState();
+	/* while the team's memory is there, which the pace points into */
+	compat_unlock_pages();
+	team_give_up();
+	pace_restart_command();
 	/* which gives back the session's lock, too */
 	AbortOutOfAnyTransaction();
 	relations_end();
@@ -491,7 +496,6 @@ bool
 relation_is_for_server(Relation rel, const VacuumParams *params)
 {
 	char		relkind = rel->rd_rel->relkind;
-	TableKey	key = table_log_key(rel);
 
 	Assert(CheckRelationLockedByMe(rel, AccessShareLock, true));
 
@@ -501,7 +505,7 @@ relation_is_for_server(Relation rel, const VacuumParams *params)
 		return false;
 	if (rel->rd_tableam != GetHeapamTableAmRoutine() || !scope_has_table(rel))
 		return true;
-	if ((params->options & VACOPT_FULL) && table_log_audit_has_failed(&key))
+	if ((params->options & VACOPT_FULL) && table_log_has_alarm(rel))
 	{
 		ereport(WARNING,
 				(errmsg("table \"%s\" is left to PostgreSQL, as an audit has failed on it",
@@ -577,10 +581,9 @@ can_compact(Relation rel, bool is_named, bits32 options)
 {
 	const char *why_not;
 	int			level = (options & VACOPT_VERBOSE) ? INFO : DEBUG1;
-	TableKey	key = table_log_key(rel);
 
 	Assert((options & VACOPT_INPLACE) != 0);
-	if (table_log_audit_has_failed(&key))
+	if (table_log_has_alarm(rel))
 		why_not = gettext_noop("It is left to PostgreSQL, as an audit has failed on it.");
 	else if (!scope_has_table(rel))
 		why_not = gettext_noop("It is left to PostgreSQL, by cyclone.databases or cyclone.tables.");

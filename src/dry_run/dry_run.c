@@ -213,7 +213,7 @@ choose_engine(Relation rel, DryRun *run)
 		run->reason = "cyclone.enabled is off";
 	else if (run->kind == HISTORY_VACUUM && !heap_seam_is_set())
 		run->reason = "heap's table access method could not be changed";
-	else if (table_log_audit_has_failed(&key))
+	else if (run->kind == HISTORY_VACUUM ? table_log_audit_has_failed(&key) : table_log_has_alarm(rel))
 		run->reason = "an audit has failed on it";
 	else if (!scope_has_table(rel))
 		run->reason = "by cyclone.databases or cyclone.tables";

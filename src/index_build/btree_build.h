@@ -62,7 +62,7 @@ typedef struct BtreePart
  *
  * The indexes are locked exclusively, and the table against changes.
  */
-extern BtreeSample *btree_sample(Relation heap, Relation index, int nparts);
+extern BtreeSample *btree_sample(Relation heap, Relation index, int key_columns, int nparts);
 extern Size btree_build_size(int nparts);
 extern void btree_build_begin(BtreeBuild *build, const BtreeSample *sample, int nparts,
 							  Relation index);

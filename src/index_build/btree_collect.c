@@ -98,7 +98,7 @@ typedef struct Collecting
 	BlockNumber range;			/* in hand */
 } Collecting;
 
-static void take_sample(BtreeSample *sample, Relation heap, Relation index, int npages);
+static void take_sample(BtreeSample *sample, Relation heap, Relation index, int key_columns, int npages);
 static HeapTuple random_row(Page page, BlockNumber blkno, pg_prng_state *random);
 static int	compare_samples(const void *a, const void *b, void *arg);
 static Size head_size(int nparts);
@@ -118,14 +118,14 @@ static bool write_entries(BtreeCollection *collection, CollectedIndex *index, Si
  * pages for each part is enough.
  */
 BtreeSample *
-btree_sample(Relation heap, Relation index, int nparts)
+btree_sample(Relation heap, Relation index, int key_columns, int nparts)
 {
 	BtreeSample *sample = palloc0_object(BtreeSample);
 
 	Assert(CheckRelationLockedByMe(heap, ShareLock, true));
 	Assert(CheckRelationLockedByMe(index, AccessExclusiveLock, true));
 	Assert(nparts > 0);
-	take_sample(sample, heap, index, nparts * SAMPLE_PAGES);
+	take_sample(sample, heap, index, key_columns, nparts * SAMPLE_PAGES);
 	if (sample->nrows < (DEBUG_LIMIT(btree_parts, 0) > 0 ? 1 : nparts * MIN_SAMPLE_ROWS))
 		return NULL;
 	qsort_arg(sample->rows, sample->nrows, sizeof(SampleRow), compare_samples, sample);
@@ -139,11 +139,11 @@ btree_sample(Relation heap, Relation index, int nparts)
  * Dead rows are as good as live ones.
  */
 static void
-take_sample(BtreeSample *sample, Relation heap, Relation index, int npages)
+take_sample(BtreeSample *sample, Relation heap, Relation index, int key_columns, int npages)
 {
 	BufferAccessStrategy strategy = GetAccessStrategy(BAS_BULKREAD);
 	TupleTableSlot *slot = MakeSingleTupleTableSlot(RelationGetDescr(heap), &TTSOpsHeapTuple);
-	KeyCode    *code = key_code_begin(index, KEY_CODE_ALL);
+	KeyCode    *code = key_code_begin(index, key_columns);
 	EntryMaker	maker;
 	BlockSamplerData sampler;
 	pg_prng_state random;

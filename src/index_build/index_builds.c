@@ -310,7 +310,7 @@ choose_collected(TeamShared *shared, IndexBuilds *builds, Relation heap, int npa
 			shared->nmembers * maintenance_work_mem * 1024.0)
 			continue;
 		index = index_open(build->relid, NoLock);
-		build->sample = btree_sample(heap, index, nparts);
+		build->sample = btree_sample(heap, index, build->key_columns, nparts);
 		index_close(index, NoLock);
 		if (build->sample == NULL)
 			continue;

@@ -32,12 +32,14 @@ extern void pace_settings_init(void);
 
 /*
  * A command, in the process that leads it.  A command that was begun must be ended, also
- * after an error; pace_end_command does nothing if none was begun.
+ * after an error; pace_end_command does nothing if none was begun.  pace_restart_command is
+ * for a command that goes on after an error: nothing of the failed table is left.
  */
 extern void pace_shmem_request(void);
 extern void pace_shmem_init(void);
 extern void pace_begin_command(const bool *latency_target);
 extern void pace_end_command(void);
+extern void pace_restart_command(void);
 extern bool pace_command_is_running(void);
 extern bool pace_is_worker(void);
 extern void pace_hurry(void);

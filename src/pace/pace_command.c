@@ -97,6 +97,18 @@ pace_end_command(void)
 	pace_command.reload_owed = false;
 }
 
+/* pace_restart_command -- an error has ended a table, and the VACUUM goes on with the next one. */
+void
+pace_restart_command(void)
+{
+	const bool	option = pace_command.option;
+	const bool	has_option = pace_command.has_option;
+
+	Assert(pace_command.is_running);
+	pace_end_command();
+	pace_begin_command(has_option ? &option : NULL);
+}
+
 /* pace_command_is_running -- has a VACUUM begun that has not ended? */
 bool
 pace_command_is_running(void)

@@ -768,6 +768,55 @@ def test_other_tables_of_the_statement(t):
 
 
 @pytest.mark.once
+@pytest.mark.parametrize("form, fault", [("FULL INPLACE", "index-entry"), ("FULL", "rewrite-change")])
+def test_other_tables_after_a_team_that_failed(new_cluster, form, fault):
+    """Its memory is gone, where the server keeps none for later; nothing of the next table's pace is in it."""
+    own = new_cluster(min_dynamic_shared_memory=0, min_parallel_table_scan_size=0, min_parallel_index_scan_size=0)
+    with own.connect("cyclone_template") as conn:
+        for name in ("t", "u", "v"):
+            conn.execute(f"CREATE TABLE {name} AS SELECT i AS id, repeat('x', 100) FROM generate_series(1, 5000) i")
+            conn.execute(f"ALTER TABLE {name} SET (autovacuum_enabled = off); CREATE INDEX ON {name} (id); DELETE FROM {name} WHERE id % 3 = 0")
+        before = conn.execute("SELECT (SELECT count(*) FROM t), (SELECT count(*) FROM u), (SELECT count(*) FROM v)").fetchone()
+        conn.execute("SET max_parallel_maintenance_workers = 2; SET cyclone.latency_target = auto")
+        conn.execute("SELECT set_config('cyclone.debug_fault', %s, false)", (fault,))
+        with pytest.raises(psycopg.errors.DataCorrupted, match="audits have failed on 3 tables"):
+            conn.execute(f"VACUUM ({form}, PARALLEL 2) t, u, v")
+        conn.execute("RESET cyclone.debug_fault; SELECT cyclone.autovacuum_reset()")
+        conn.execute("VACUUM (FULL INPLACE) t, u, v")
+        assert conn.execute("SELECT (SELECT count(*) FROM t), (SELECT count(*) FROM u), (SELECT count(*) FROM v)").fetchone() == before
+        for name in ("t", "u", "v"):
+            checks.assert_clean(conn, name)
+        assert conn.execute("SELECT count(*) FROM cyclone.pace_details").fetchone() == (0,)
+
+
+@pytest.mark.once
+def test_alarm_on_a_toast_table_leaves_its_table(conn):
+    """To the server, also where the statement is about both."""
+    conn.execute("CREATE TABLE t (id int PRIMARY KEY, v text) WITH (autovacuum_enabled = off, toast.autovacuum_enabled = off)")
+    conn.execute("ALTER TABLE t ALTER v SET STORAGE EXTERNAL")
+    conn.execute("INSERT INTO t SELECT i, repeat(md5(i::text), 200) FROM generate_series(1, 300) i; DELETE FROM t WHERE id % 3 = 0")
+    before = rows(conn)
+    [(toast,)] = conn.execute("SELECT reltoastrelid::regclass::text FROM pg_class WHERE oid = 't'::regclass")
+    fails(conn, "store-loses", f"VACUUM (INDEX_CLEANUP on) {toast}")
+    assert 'rows of "t" cannot be moved' in said(conn, "VACUUM (FULL INPLACE) t")
+    assert LEFT in said(conn, "VACUUM (FULL) t")
+    assert rows(conn) == before
+    checks.assert_clean(conn, "t")
+
+
+@pytest.mark.once
+def test_nulls_in_a_column_whose_constraint_is_not_validated(conn, pg_major):
+    """A hash index has no entries of them, and nobody is to be told that rows are missing."""
+    conn.execute("CREATE TABLE t (id int, n int)")
+    conn.execute("INSERT INTO t SELECT i, nullif(i % 3, 0) FROM generate_series(1, 1000) i")
+    if pg_major >= 18:
+        conn.execute("ALTER TABLE t ADD CONSTRAINT nn NOT NULL n NOT VALID")
+    conn.execute("CREATE INDEX ON t USING hash (n)")
+    conn.execute("VACUUM (FULL) t")
+    checks.assert_clean(conn, "t")
+
+
+@pytest.mark.once
 def test_breaker_outlasts_restart_and_crash(new_cluster):
     """Until a user resets it, for one table or for all."""
     own = new_cluster(autovacuum="off")

@@ -239,7 +239,7 @@ def test_in_parts(conn):
         checks.assert_clean(conn, f"t{number}")
 
 
-@pytest.mark.parametrize("point", ["rewrite-index", "rewrite-collect"])
+@pytest.mark.parametrize("point", ["rewrite-swap", "rewrite-index", "rewrite-collect"])
 def test_an_enum_that_gets_a_value_meanwhile(cluster, db, conn, point):
     """When entries have been collected, and before: the rows have none of the new values, so the order of their integers holds."""
     run_script(conn, MAKE_TYPES)
