@@ -143,8 +143,8 @@ list_indexes(Relation rel, Oid new_relid, int asked)
  * plan_sort
  *		Do we sort the entries of this index ourselves, and how large are they?
  *
- * The entries of a small index aren't worth being collected, and of a partial one we don't
- * know how many there are.
+ * The entries of a small index aren't worth being collected, and the last page of each part
+ * is not full.  Of a partial index we don't know how many entries there are.
  */
 static void
 plan_sort(IndexBuild *build, const IndexBuilds *builds, Relation index)
@@ -159,7 +159,7 @@ plan_sort(IndexBuild *build, const IndexBuilds *builds, Relation index)
 		build->tuple_size = average_tuple_size(index, build->pages, builds->rows);
 	else
 		build->is_divisible = DEBUG_LIMIT(btree_parts, 0) > 0 ||
-			(build->pages >= min_parallel_index_scan_size &&
+			((uint64) build->pages >= (uint64) min_parallel_index_scan_size * builds_parts(builds->nmembers) &&
 			 RelationGetIndexPredicate(index) == NIL);
 }
 
