@@ -54,6 +54,7 @@
 
 static IndexBuilds *list_indexes(Relation rel, Oid new_relid, int asked);
 static void plan_sort(IndexBuild *build, const IndexBuilds *builds, Relation index);
+static bool is_large_enough(const IndexBuild *build, int nmembers);
 static void plan_tuples(IndexBuild *build, const IndexBuilds *builds);
 static Size average_tuple_size(Relation index, double pages, double entries);
 static int	compare_builds(const void *a, const void *b);
@@ -86,6 +87,7 @@ index_builds_plan(Relation rel, Oid new_relid, int asked)
 	for (int i = builds->nalone; i < builds->nbuilds; i++)
 	{
 		nsorted += builds->builds[i].entry_size > 0;
+		builds->builds[i].is_divisible &= is_large_enough(&builds->builds[i], builds->nmembers);
 		ndivisible += builds->builds[i].is_divisible;
 	}
 	if (ndivisible == 0)
@@ -143,8 +145,7 @@ list_indexes(Relation rel, Oid new_relid, int asked)
  * plan_sort
  *		Do we sort the entries of this index ourselves, and how large are they?
  *
- * The entries of a small index aren't worth being collected, and the last page of each part
- * is not full.  Of a partial index we don't know how many entries there are.
+ * Of a partial index we don't know how many entries there are.
  */
 static void
 plan_sort(IndexBuild *build, const IndexBuilds *builds, Relation index)
@@ -159,8 +160,15 @@ plan_sort(IndexBuild *build, const IndexBuilds *builds, Relation index)
 		build->tuple_size = average_tuple_size(index, build->pages, builds->rows);
 	else
 		build->is_divisible = DEBUG_LIMIT(btree_parts, 0) > 0 ||
-			((uint64) build->pages >= (uint64) min_parallel_index_scan_size * builds_parts(builds->nmembers) &&
-			 RelationGetIndexPredicate(index) == NIL);
+			RelationGetIndexPredicate(index) == NIL;
+}
+
+/* is_large_enough -- is an index worth being divided, as the last page of each part isn't full? */
+static bool
+is_large_enough(const IndexBuild *build, int nmembers)
+{
+	return DEBUG_LIMIT(btree_parts, 0) > 0 ||
+		build->pages >= (double) min_parallel_index_scan_size / 2 * builds_parts(nmembers);
 }
 
 /*
