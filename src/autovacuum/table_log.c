@@ -235,7 +235,7 @@ table_log_failed(const TableKey *key, int sqlerrcode, bool is_audits,
 static bool
 open_alarm(TableEntry *entry, RunningNote *note)
 {
-	Assert(LWLockHeldByMeInMode(lock, LW_EXCLUSIVE));
+	Assert(!IsUnderPostmaster || LWLockHeldByMeInMode(lock, LW_EXCLUSIVE));
 
 	entry->cause = NOTE_AUDIT;
 	entry->breaker_until = DT_NOEND;
@@ -353,7 +353,7 @@ forget_tables(const TableKey *key, bool alarms_only)
 static void
 forget_table(TableEntry *entry)
 {
-	Assert(LWLockHeldByMeInMode(lock, LW_EXCLUSIVE));
+	Assert(!IsUnderPostmaster || LWLockHeldByMeInMode(lock, LW_EXCLUSIVE));
 
 	if (entry->place != NO_PLACE)
 		running_notes_keep(entry->place, NULL);

@@ -14,6 +14,7 @@ import pytest
 
 from conftest import CONFIG, TEMPLATE, create_with_template
 from cyclone_lab.background import Background, Parked, wait_until
+from cyclone_lab.postgres import program_env
 from test_bloat import pages_read
 from test_wraparound import report_of
 
@@ -221,6 +222,7 @@ def test_a_slot_for_logical_decoding(replicating):
         make_table(conn)
         conn.execute("CREATE TABLE c (id int) WITH (user_catalog_table = on)")
         conn.execute(f"INSERT INTO c SELECT generate_series(1, {ROWS})")
+        conn.execute("CREATE PUBLICATION nothing")
         conn.execute("SELECT pg_create_logical_replication_slot('it', 'pgoutput')")
         delete_half(conn)
         delete_half(conn, "c")
@@ -235,9 +237,9 @@ def test_a_slot_for_logical_decoding(replicating):
         assert re.fullmatch(rf'replication slot "it" \(not used since {STAMP}\)', held["holder"])
         assert advice(conn) == "SELECT pg_drop_replication_slot('it');"
         # nobody is told to end who is at work
-        options = ["-o", "proto_version=1", "-o", "publication_names=none", "--start", "--no-loop", "-f", os.devnull]
+        options = ["-o", "proto_version=1", "-o", "publication_names=nothing", "--start", "--no-loop", "-f", os.devnull]
         receive = [replicating.prefix / "bin/pg_recvlogical", "-d", TEMPLATE, "--slot", "it", *options]
-        with subprocess.Popen(receive, env=replicating.client_env(), stderr=subprocess.DEVNULL) as receiver:
+        with subprocess.Popen(receive, env=program_env(replicating.prefix, **replicating.client_env()), stderr=subprocess.DEVNULL) as receiver:
             wait_until(lambda: rows(conn, "kind = 'replication slot' AND pid IS NOT NULL"), "the subscriber")
             assert not any(row["how_to_end"] for row in rows(conn, "kind = 'replication slot'"))
             receiver.terminate()
