@@ -63,6 +63,8 @@ VENV_PYTHON = PYTHONPATH=python .venv/bin/python
 JUNK_TESTS = smoke inplace index_shrink rewrite compaction faults
 FAST_TESTS = units smoke options regress dead_tids parallel progress checks btree_splits hash_splits tree_rules
 COMMON_RUN = $(if $(SEED),--seed $(SEED)) $(if $(BASE),--base $(BASE)) $(if $(AUTOVACUUM),--autovacuum)
+# what is told relative to this folder, for the make in BUILD_DIR
+ABSOLUTE = $(if $(findstring /,$(PG_CONFIG)),PG_CONFIG=$(abspath $(PG_CONFIG))) $(if $(DESTDIR),DESTDIR=$(abspath $(DESTDIR)))
 LONG_RUN = $(COMMON_RUN) $(if $(FIRST),--first $(FIRST))
 
 .PHONY: all install uninstall installcheck clean dist distclean image-volume demo try measure-versions monitoring check check-all check-builds check-bytes check-core check-debs check-fast check-junk check-minors check-mutants check-units coverage tidy check-ubsan check-valgrind crash-test fault-test damage-test soak twins prove-large figures bench bench-audit bench-autovacuum bench-compaction bench-guards bench-large bench-online bench-pace bench-sorting bench-tables bench-tpcc bench-views
@@ -70,7 +72,7 @@ LONG_RUN = $(COMMON_RUN) $(if $(FIRST),--first $(FIRST))
 
 all install uninstall installcheck:
 	@mkdir -p $(BUILD_DIR)
-	+@$(MAKE) --no-print-directory -C $(BUILD_DIR) -f $(TOP)/Makefile $@
+	+@$(MAKE) --no-print-directory -C $(BUILD_DIR) -f $(TOP)/Makefile $@ $(ABSOLUTE)
 
 clean:
 	rm -rf build

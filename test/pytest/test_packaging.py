@@ -236,3 +236,17 @@ def test_programs_of_the_packages(program, tmp_path):
     (tmp_path / program).write_text(source.replace("/usr/share/pg-cyclone-tools", str(REPO / "console")))
     result = subprocess.run([sys.executable, "-I", tmp_path / program, "--help"], text=True, capture_output=True)
     assert result.returncode == 0 and f"usage: {program}" in result.stdout
+
+
+@pytest.mark.once
+def test_relative_paths(prefix, pg_major, tmp_path):
+    """Of pg_config and DESTDIR: from the folder where make is called, as with any extension."""
+    copy, server = tmp_path / "pg_cyclone", tmp_path / "server"
+    server.symlink_to(prefix.resolve())
+    (copy / "build" / str(pg_major)).mkdir(parents=True)
+    for name in ("Makefile", "pg_cyclone.control", "src", "sql", "scripts", "test"):
+        (copy / name).symlink_to(REPO / name)
+    command = ["make", "-n", "install", "PG_CONFIG=../server/bin/pg_config", "DESTDIR=../stage"]
+    made = subprocess.run(command, cwd=copy, text=True, capture_output=True, env=program_env(prefix))
+    assert made.returncode == 0, made.stderr
+    assert f"'{tmp_path}/stage/" in made.stdout and "../stage" not in made.stdout.replace("DESTDIR=../stage", "")
