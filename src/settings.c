@@ -189,7 +189,9 @@ narrow_mistakes(void)
 	{
 		if (!is_in_files[i] || find_option(mistakes[i].name, false, true, 0)->source != PGC_S_DEFAULT)
 			continue;
-		SetConfigOption(mistakes[i].narrow_name, mistakes[i].narrow_value, PGC_POSTMASTER, PGC_S_FILE);
+		/* another parameter's value in the files is to count no more, until a restart */
+		SetConfigOption(mistakes[i].narrow_name, mistakes[i].narrow_value, PGC_POSTMASTER,
+						strcmp(mistakes[i].name, mistakes[i].narrow_name) == 0 ? PGC_S_FILE : PGC_S_OVERRIDE);
 		ereport(WARNING,
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
 				 errmsg("\"%s\" is taken for '%s', as the value of \"%s\" is invalid",

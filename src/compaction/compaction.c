@@ -121,6 +121,7 @@ compaction_shmem_init(void)
 		memset(compaction_shared, 0, sizeof(*compaction_shared));
 		pg_atomic_init_u32(&compaction_shared->has_launcher, 0);
 		pg_atomic_init_u32(&compaction_shared->has_worker, 0);
+		pg_atomic_init_u64(&compaction_shared->not_before, 0);
 		compaction_shared->lock = &GetNamedLWLockTranche(TRANCHE)->lock;
 	}
 }

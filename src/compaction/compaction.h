@@ -106,6 +106,8 @@ typedef struct CompactionShared
 {
 	pg_atomic_uint32 has_launcher;
 	pg_atomic_uint32 has_worker;
+	pg_atomic_uint64 not_before;	/* a result couldn't be noted; no table is
+									 * taken until then */
 	LWLock	   *lock;
 	int			pid;			/* of the worker; 0: there is none */
 	Oid			database;		/* where it is */
@@ -204,13 +206,14 @@ extern double compaction_opens_in(TimestampTz now);
  * palloc'd.  What can't be read or written goes to the log: no errors but for memory.
  *
  * compaction_states_find returns NULL if nothing is remembered of a table.
- * compaction_states_put writes the file with this state in place of the table's old one.
+ * compaction_states_put writes the file with this state in place of the table's old one;
+ * false if that can't be done.
  * compaction_states_tidy forgets tables that have been dropped, in a transaction.
  * compaction_states_sweep removes the files of databases that aren't in a list.
  */
 extern CompactionStates compaction_states_read(void);
 extern CompactionState *compaction_states_find(const CompactionStates *states, Oid relid);
-extern void compaction_states_put(const CompactionState *state);
+extern bool compaction_states_put(const CompactionState *state);
 extern void compaction_states_tidy(void);
 extern void compaction_states_sweep(const List *databases);
 

@@ -39,7 +39,7 @@ static const SmallFileFormat format = {
 	.max_records = 1000000
 };
 
-static void write_states(const CompactionStates *states);
+static bool write_states(const CompactionStates *states);
 static int	compare_states(const void *one, const void *other);
 
 /* compaction_states_read -- see compaction.h. */
@@ -68,7 +68,7 @@ compaction_states_find(const CompactionStates *states, Oid relid)
 }
 
 /* compaction_states_put -- see compaction.h. */
-void
+bool
 compaction_states_put(const CompactionState *state)
 {
 	CompactionStates states = compaction_states_read();
@@ -86,7 +86,9 @@ compaction_states_put(const CompactionState *state)
 		qsort(more, states.count, sizeof(CompactionState), compare_states);
 		states.states = more;
 	}
-	write_states(&states);
+	else
+		return false;
+	return write_states(&states);
 }
 
 /*
@@ -116,17 +118,17 @@ compaction_states_tidy(void)
 	is_changed |= left < states.count;
 	states.count = left;
 	if (is_changed)
-		write_states(&states);
+		(void) write_states(&states);
 }
 
-/* write_states -- write the file of this database. */
-static void
+/* write_states -- write the file of this database; false if that can't be done, as the log says. */
+static bool
 write_states(const CompactionStates *states)
 {
 	char		path[MAXPGPATH];
 
 	snprintf(path, sizeof(path), STATES_PATH, MyDatabaseId);
-	(void) small_file_write(path, &format, states->states, states->count,
+	return small_file_write(path, &format, states->states, states->count,
 							SMALL_FILE_SURVIVES_POWER_CUT, LOG);
 }
 

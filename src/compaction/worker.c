@@ -59,6 +59,9 @@
 /* How long it waits for other transactions in one step of a run, in ms */
 #define OTHERS_WAIT_MS	5000
 
+/* If a result can't be noted, as on a full disk, no table is taken for this time, an hour */
+#define NO_NOTE_MS		DEBUG_LIMIT(compaction_hour, 3600 * 1000)
+
 /* What the work at a table has come to */
 typedef struct WorkResult
 {
@@ -143,7 +146,7 @@ leave_place(int code, Datum arg)
 	LWLockRelease(compaction_shared->lock);
 	MemoryContextSwitchTo(TopMemoryContext);
 	if (OidIsValid(in_hand.relid))
-		compaction_states_put(&in_hand);
+		(void) compaction_states_put(&in_hand);
 }
 
 /* visit_database -- sample and compact the tables of this database, as far as is due. */
@@ -168,7 +171,7 @@ visit_database(void)
 	}
 }
 
-/* is_wanted -- is compaction on? */
+/* is_wanted -- is compaction on, and could the last result be noted? */
 static bool
 is_wanted(void)
 {
@@ -178,7 +181,8 @@ is_wanted(void)
 		ConfigReloadPending = false;
 		ProcessConfigFile(PGC_SIGHUP);
 	}
-	return cyclone_compaction && settings_enabled();
+	return cyclone_compaction && settings_enabled() &&
+		GetCurrentTimestamp() >= (TimestampTz) pg_atomic_read_u64(&compaction_shared->not_before);
 }
 
 /*
@@ -513,5 +517,8 @@ note_run(CompactionTable *table, const WorkResult *result, TimestampTz start)
 		state->runs++;
 		state->pace = state->seconds / Max(result->size, 1);
 	}
-	compaction_states_put(state);
+	/* or nothing would keep the table from being tried again at once */
+	if (!compaction_states_put(state))
+		pg_atomic_write_u64(&compaction_shared->not_before,
+							TimestampTzPlusMilliseconds(GetCurrentTimestamp(), NO_NOTE_MS));
 }

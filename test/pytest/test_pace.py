@@ -207,9 +207,12 @@ def test_the_cost_delay_goes_by_the_settings(conn, target):
 
 def test_a_target_is_learned(cluster, db, conn):
     """VACUUM rests, and then it goes on by what others wait for."""
-    make_slow_table(conn)
+    make_slow_table(conn, pages=20000)
     settings = {**SETTINGS, **SLOW, "cyclone.latency_target": "auto"}
+    busy = "SELECT count(*) FROM pg_stat_activity WHERE query = %s"
     with Load(cluster, db, BUSY, 4):
+        # or VACUUM may be through before anybody waits
+        wait_until(lambda: conn.execute(busy, (BUSY,)).fetchone() == (4,), "the load")
         vacuum = Background(cluster, db, "VACUUM (PARALLEL 1) t", settings)
         wait_until(lambda: (row := pace(conn)) and row["limited_by"] == "learning the target", "learning")
         row = wait_until(lambda: (row := pace(conn)) and row["limited_by"] in ("latency target", "floor") and row, "its end")
