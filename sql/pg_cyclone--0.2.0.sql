@@ -181,7 +181,7 @@ COMMENT ON COLUMN pace_details.relation IS 'The table; null if it is in another 
 COMMENT ON COLUMN pace_details.limited_by IS 'The limit that keeps the VACUUM from going faster: "nothing", "cost delay", "latency target", "learning the target", "floor" (others wait, although it goes at its slowest pace), "WAL rate" (cyclone.max_wal_rate), "replica lag" (cyclone.max_replica_lag), "disk space" (cyclone.min_free_disk), "paused" (by cyclone.pause()), or "nothing (failsafe)"';
 COMMENT ON COLUMN pace_details.figure IS 'The figure that limited_by bounds: cost a second, bytes of WAL a second (the bound itself), lag in seconds, bytes that are free in the file system of pg_wal, or for how many seconds it has been paused; null for other limits';
 COMMENT ON COLUMN pace_details.bound IS 'The bound of figure, in its unit';
-COMMENT ON COLUMN pace_details.held_by IS 'Name of the role that has paused it, application name of the standby or subscriber that lags, or what VACUUM waits for where the disk gets full: who retains WAL, "checkpoint" or "full disk"; null for other limits';
+COMMENT ON COLUMN pace_details.held_by IS 'Name of the role that has paused it, application name of the standby or subscriber that lags, or what VACUUM waits for where the disk gets full: who retains WAL, or "full disk"; null for other limits';
 COMMENT ON COLUMN pace_details.asleep IS 'Share of their time that the processes sleep to keep to the budget, 0 to 1';
 COMMENT ON COLUMN pace_details.rate IS 'How much of the budget they used recently, in its unit; null if it is not counted, as there is neither cost-based delay nor a target';
 COMMENT ON COLUMN pace_details.budget IS 'Budget of all processes of the VACUUM together: if a latency target sets the pace, how many may be at work on average; else cost a second by vacuum_cost_page_hit and its like; null if there is no bound';
@@ -312,7 +312,7 @@ COMMENT ON VIEW autovacuum IS
 
 CREATE FUNCTION autovacuum_reset(relation regclass DEFAULT NULL)
 RETURNS bigint
-LANGUAGE C VOLATILE PARALLEL SAFE
+LANGUAGE C VOLATILE
 AS 'MODULE_PATHNAME', 'pg_cyclone_autovacuum_reset';
 
 COMMENT ON FUNCTION autovacuum_reset(regclass) IS
@@ -439,7 +439,7 @@ COMMENT ON VIEW history IS
 
 CREATE FUNCTION history_reset()
 RETURNS bigint
-LANGUAGE C VOLATILE PARALLEL SAFE
+LANGUAGE C VOLATILE
 AS 'MODULE_PATHNAME', 'pg_cyclone_history_reset';
 
 COMMENT ON FUNCTION history_reset() IS

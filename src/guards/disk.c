@@ -278,7 +278,8 @@ holding_slot(void)
 		if (!slot->in_use)
 			continue;
 		SpinLockAcquire(&slot->mutex);
-		place = slot->data.restart_lsn;
+		/* one that was invalidated retains nothing, though it may have a place */
+		place = slot->data.invalidated == RS_INVAL_NONE ? slot->data.restart_lsn : InvalidXLogRecPtr;
 		SpinLockRelease(&slot->mutex);
 		if (!XLogRecPtrIsInvalid(place) && (XLogRecPtrIsInvalid(least) || place < least))
 		{

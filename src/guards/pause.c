@@ -190,7 +190,8 @@ static void
 begin_pause(GuardPause *pause, uint64 now)
 {
 	pg_atomic_write_u32(&pause->by, GetUserId());
-	if (pg_atomic_read_u64(&pause->until) == 0)
+	/* one that has run out has no part in this one */
+	if (pg_atomic_read_u64(&pause->until) <= now)
 		pg_atomic_write_u64(&pause->since, now);
 	pg_write_barrier();
 	pg_atomic_write_u64(&pause->until,
