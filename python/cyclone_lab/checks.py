@@ -224,7 +224,7 @@ def index_scan_errors(conn: psycopg.Connection, heap: str, *, but: tuple[str, ..
                     " WHERE indexrelid = %s::regclass",
                     (index,),
                 )
-                _set_planner(conn, on=_OTHER_WAYS, off=_INDEX_SCANS)
+                forbid_index_scans(conn)
                 if method == "btree":
                     where = f" WHERE {predicate}" if predicate else ""
                     query = f"{found} FROM (SELECT ctid FROM {heap}{where} ORDER BY {column} OFFSET 0) x"
@@ -237,13 +237,23 @@ def index_scan_errors(conn: psycopg.Connection, heap: str, *, but: tuple[str, ..
                     where = f" WHERE {column} = ANY ({array})"
                     query = f"{found} FROM (SELECT t.ctid FROM unnest({array}) value JOIN {heap} t ON t.{column} = value) x"
                 expected = conn.execute(f"{found} FROM {heap}{where}", prepare=False).fetchone()
-                _set_planner(conn, on=_INDEX_SCANS, off=_OTHER_WAYS)
+                allow_only_index_scans(conn)
                 plan = "\n".join(line for (line,) in conn.execute(f"EXPLAIN {query}", prepare=False))
                 assert index.split(".")[-1] in plan, f"no scan of {index}:\n{plan}"
                 if (result := conn.execute(query, prepare=False).fetchone()) != expected:
                     problems.append(f"by index {index}: {result}, by a sequential scan: {expected}")
         _set_planner(conn, on=_OTHER_WAYS)
     return problems
+
+
+def forbid_index_scans(conn: psycopg.Connection) -> None:
+    """Have the planner use no index, until the transaction's end."""
+    _set_planner(conn, on=_OTHER_WAYS, off=_INDEX_SCANS)
+
+
+def allow_only_index_scans(conn: psycopg.Connection) -> None:
+    """Have the planner use an index wherever it can, until the transaction's end."""
+    _set_planner(conn, on=_INDEX_SCANS, off=_OTHER_WAYS)
 
 
 def _set_planner(conn: psycopg.Connection, *, on: tuple[str, ...], off: tuple[str, ...] = ()) -> None:

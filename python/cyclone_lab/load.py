@@ -22,6 +22,9 @@ LIMITS = {
     "cyclone.min_free_disk": ("5%", "5%", "5%", "99%"),
 }
 
+# Indexes of `workload` that an index-only scan reads: table and column
+SCANNED = (("plain", "id"), ("plain", "k"), ("toasted", "id"), ("toasted", "k"))
+
 
 def reset_limits(conn: psycopg.Connection) -> None:
     """Let guards bound what they do by default."""
@@ -125,7 +128,7 @@ class Load(Sessions):
         """
         numbers = range(self.workload.writers if writers else 0)
         jobs = [lambda conn, rng, number=number: self._write(conn, rng, number, pause) for number in numbers]
-        self.run(jobs + [self._vacuum] * vacuums + [self._read] * readers + [self._brake] * bool(vacuums))
+        self.run(jobs + [self._vacuum] * vacuums + [self._read, self._read_slowly] * readers + [self._brake] * bool(vacuums))
 
     def start_vacuum(self, vacuum: Vacuum, settings: dict) -> Background:
         """Start one VACUUM more, with further settings, and return it."""
@@ -200,4 +203,34 @@ class Load(Sessions):
                 problems = checks.index_scan_errors(conn, rng.choice(heaps), but=("brin",))
                 assert not problems, problems
                 self.workload.count("snapshots")
+            self.pause(rng.uniform(0, 0.1))
+
+    def _read_slowly(self, conn: psycopg.Connection, rng: random.Random) -> None:
+        """Scan an index by a cursor that stands still on its pages, back and forth: it finds what was there when it was opened.
+
+        Returns as `_read` does.
+        """
+        while not (self.stopped or conn.closed):
+            table, column = rng.choice(SCANNED)
+            query = f"SELECT {column} FROM {table} ORDER BY {column}"
+            with suppress(*CONFLICTS), conn.transaction():
+                conn.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
+                checks.forbid_index_scans(conn)
+                expected = [value for (value,) in conn.execute(query, prepare=False)]
+                checks.allow_only_index_scans(conn)
+                [(plan, *_), *_] = conn.execute(f"EXPLAIN {query}", prepare=False).fetchall()
+                assert "Index Only Scan" in plan, plan
+                conn.execute(f"DECLARE c SCROLL CURSOR FOR {query}", prepare=False)
+                at = 0
+                for _ in range(rng.randrange(4, 40)):
+                    some = rng.randrange(1, max(2, len(expected) // 20))
+                    back = at > some and rng.random() < 0.2
+                    found = [value for (value,) in conn.execute(f"FETCH {'BACKWARD' if back else 'FORWARD'} {some} FROM c", prepare=False)]
+                    wanted = expected[at - 1 - some : at - 1][::-1] if back else expected[at : at + some]
+                    assert found == wanted, f"{table}.{column}, {'backward' if back else 'forward'} from {at}"
+                    at += -some if back else len(found)
+                    if len(found) < some:
+                        break
+                    self.pause(rng.uniform(0, 0.03))
+                self.workload.count("cursors")
             self.pause(rng.uniform(0, 0.1))

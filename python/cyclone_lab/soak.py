@@ -31,6 +31,7 @@ PERIOD = 20
 OLD_PERIODS = 8  # in each such period tables become old
 EXTRA = 300  # seconds that a run may take longer, until all that it is about has happened
 LEAST_VACUUMS = 4  # each of which may wait for others, for long
+NEEDED = ("VACUUM", "FULL INPLACE", "rollback", "snapshots", "cursors")
 PATIENCE = 300  # with those who follow
 DATABASE = "postgres"
 PUBLISHED = BY_NAME["plain"]
@@ -140,7 +141,8 @@ class Soak:
     def _missing(self) -> list[str]:
         """Return what primary and subscriber should have come to, and have not."""
         if not self.with_autovacuum:
-            return ["vacuums"] if self.done["vacuums"] < LEAST_VACUUMS else []
+            enough = {"vacuums": self.done["vacuums"] >= LEAST_VACUUMS, **{what: self.workload.done[what] for what in NEEDED}}
+            return [what for what, done in enough.items() if not done]
         primary, _, subscriber = self.autovacuums
         missing = primary.missing(autovacuum.FORCED, *(f"{autovacuum.BY_ENGINE}: {table}" for table in ("plain", "toasted", "scratch")))
         return missing + ([] if subscriber.done[autovacuum.BY_ENGINE] else [f"{autovacuum.BY_ENGINE} of the subscriber"])

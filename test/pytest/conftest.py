@@ -39,7 +39,7 @@ CONFIG = {
     "min_dynamic_shared_memory": "64MB",  # gives out memory that was used before, and is not cleared
 }
 TEMPLATE = "cyclone_template"
-SLOWEST = ("test_long_runs.py", "test_stress.py", "test_twins.py")  # by the single test: at the end all others would wait for it
+SLOWEST = ("test_long_runs.py", "test_twins.py")  # by the single test: at the end all others would wait for it
 NO_VERSION = 99  # of tests that ask for no server
 # Beside other libraries, where there is a server that has them: its pg_config is in this variable.
 NEIGHBOURS = {"test_citus.py": "CYCLONE_CITUS_PG_CONFIG", "test_timescaledb.py": "CYCLONE_TIMESCALE_PG_CONFIG"}
