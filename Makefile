@@ -33,7 +33,6 @@
 #   make prove-large [SIZE=6] [BASE=/on/a/disk]  a table of SIZE GB after each kind of VACUUM, by every check
 #   make bench [BENCH_ARGS="--base /dev/shm"]    the benchmarks, into bench/results; BENCH_ARGS=--help lists their options
 #   make bench-audit                             what audits cost
-#   make bench-sorting [SORTING_ARGS="--sizes 1000000"]  what sorting takes for an entry, by pg_cyclone and by PostgreSQL
 #   make bench-tables [TABLES_ARGS="--rounds 5"] a database of many small tables
 #   make bench-large [SIZE=4] [BASE=/on/a/disk] [LARGE_ARGS="--rounds 1"]  a table of SIZE GB, larger than memory at best, into bench/results/large
 #   make bench-pace                              how exact budgets are, and what auto makes of loads
@@ -67,7 +66,7 @@ COMMON_RUN = $(if $(SEED),--seed $(SEED)) $(if $(BASE),--base $(BASE)) $(if $(AU
 ABSOLUTE = $(if $(findstring /,$(PG_CONFIG)),PG_CONFIG=$(abspath $(PG_CONFIG))) $(if $(DESTDIR),DESTDIR=$(abspath $(DESTDIR)))
 LONG_RUN = $(COMMON_RUN) $(if $(FIRST),--first $(FIRST))
 
-.PHONY: all install uninstall installcheck clean dist distclean image-volume demo try measure-versions monitoring check check-all check-builds check-bytes check-core check-debs check-fast check-junk check-minors check-mutants check-units coverage tidy check-ubsan check-valgrind crash-test fault-test damage-test soak twins prove-large figures bench bench-audit bench-autovacuum bench-compaction bench-guards bench-large bench-online bench-pace bench-sorting bench-tables bench-tpcc bench-views
+.PHONY: all install uninstall installcheck clean dist distclean image-volume demo try measure-versions monitoring check check-all check-builds check-bytes check-core check-debs check-fast check-junk check-minors check-mutants check-units coverage tidy check-ubsan check-valgrind crash-test fault-test damage-test soak twins prove-large figures bench bench-audit bench-autovacuum bench-compaction bench-guards bench-large bench-online bench-pace bench-tables bench-tpcc bench-views
 .DEFAULT_GOAL := all
 
 all install uninstall installcheck:
@@ -180,10 +179,10 @@ bench-pace: .venv/stamp
 	$(VENV_PYTHON) bench/pace.py $(BENCH_ARGS)
 
 bench-guards: .venv/stamp
-	PYTHONPATH=python:bench .venv/bin/python bench/guards.py $(BENCH_ARGS)
+	$(VENV_PYTHON) bench/guards.py $(BENCH_ARGS)
 
 bench-compaction: .venv/stamp
-	PYTHONPATH=python:bench .venv/bin/python bench/compaction.py $(COMPACTION_ARGS)
+	$(VENV_PYTHON) bench/compaction.py $(COMPACTION_ARGS)
 
 bench-views: .venv/stamp
 	$(VENV_PYTHON) bench/views.py $(VIEWS_ARGS)
@@ -192,10 +191,7 @@ bench-tables: .venv/stamp
 	$(VENV_PYTHON) bench/tables.py $(TABLES_ARGS)
 
 bench-audit: .venv/stamp
-	PYTHONPATH=python:bench .venv/bin/python bench/audit.py $(AUDIT_ARGS)
-
-bench-sorting: .venv/stamp
-	PYTHONPATH=python:bench .venv/bin/python bench/sorting.py $(SORTING_ARGS)
+	$(VENV_PYTHON) bench/audit.py $(AUDIT_ARGS)
 
 bench-online: .venv/stamp
 	$(VENV_PYTHON) bench/online.py $(ONLINE_ARGS)
@@ -204,7 +200,7 @@ bench-tpcc: .venv/stamp
 	PYTHONPATH=python:bench .venv/bin/python -m tpcc $(TPCC_ARGS)
 
 bench-autovacuum: .venv/stamp
-	PYTHONPATH=python:bench .venv/bin/python -m autovacuum $(AUTOVACUUM_ARGS)
+	$(VENV_PYTHON) bench/autovacuum.py $(AUTOVACUUM_ARGS)
 
 .venv/stamp: requirements.txt
 	@$(PYTHON) -c 'import ensurepip, venv' || \

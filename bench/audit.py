@@ -6,16 +6,13 @@ bench-audit` prints a table, and writes the times into bench/results/audit/resul
 """
 
 import argparse
-import json
 from dataclasses import dataclass
-from pathlib import Path
 
 import psycopg
-from rich.console import Console
 
-from circumstances import RESULTS, add_common_arguments, find_circumstances, print_circumstances
-from cyclone_lab import build
+from circumstances import RESULTS, add_common_arguments, begin, run_main, save_results
 from cyclone_lab.cluster import Cluster
+from kernel import session_ns
 
 CONFIG = {
     "shared_preload_libraries": "pg_cyclone",
@@ -87,10 +84,9 @@ def cpu_ms(conn: psycopg.Connection, case: Case, rows: int, audit: float) -> flo
     """Return the CPU time of a VACUUM of a fresh table in milliseconds."""
     make_table(conn, case, rows)
     conn.execute(f"SET cyclone.audit = {audit}")
-    statistics = Path(f"/proc/{conn.info.backend_pid}/schedstat")
-    before = int(statistics.read_text().split()[0])
+    before = session_ns(conn)
     conn.execute(f"VACUUM {case.options} t")
-    return (int(statistics.read_text().split()[0]) - before) / 1e6
+    return (session_ns(conn) - before) / 1e6
 
 
 def added(case: dict) -> tuple[float, float]:
@@ -111,10 +107,7 @@ def main() -> None:
     parser.add_argument("--only", nargs="+", choices=CASES, default=list(CASES), metavar="CASE", help="these cases (default: all)")
     add_common_arguments(parser, RESULTS / "audit")
     options = parser.parse_args()
-    prefix = build.install(options.major)
-    config = {**CONFIG, **dict(options.set)}
-    circumstances = find_circumstances(prefix, config, options.base)
-    print_circumstances(Console(), circumstances)
+    _console, prefix, config, circumstances = begin(options, CONFIG)
     cases = []
     print("| table | without audits | what the first page adds | 99 % of pages audited | what the default adds |")
     with Cluster.create(prefix, config, base=options.base) as cluster:
@@ -127,10 +120,8 @@ def main() -> None:
                         times.append(cpu_ms(conn, CASES[name], options.rows, SHARES[share]))
                 cases.append({"name": name, **{share: round(min(times), 3) for share, times in runs.items()}})
                 print(line(cases[-1]), flush=True)
-    options.results.mkdir(parents=True, exist_ok=True)
-    result = {"circumstances": circumstances, "rows": options.rows, "rounds": options.rounds, "cases": cases}
-    (options.results / "results.json").write_text(json.dumps(result) + "\n")
+    save_results(options.results, circumstances, rows=options.rows, rounds=options.rounds, cases=cases)
 
 
 if __name__ == "__main__":
-    main()
+    run_main(main)

@@ -1,12 +1,15 @@
 """Work beside something else: a VACUUM without a break, watched; pgbench; any function."""
 
+import re
 import signal
 import subprocess
 import tempfile
 import threading
 import time
+from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
 import psycopg
@@ -106,31 +109,50 @@ def percentile(values: list[float]) -> float:
     return values[min(len(values) - 1, int(len(values) * PERCENTILE / 100))] if values else 0.0
 
 
-def mean(values: list[float]) -> float:
-    """Return the mean of values; 0 without any."""
-    return sum(values) / max(1, len(values))
+LOCK_WAIT = re.compile(r"^pgbench: LOG: .* acquired .* after ([0-9.]+) ms", re.MULTILINE)
+# With these every wait for a lock that takes longer goes to the log, when it is over.
+LOG_LOCK_WAITS = {"log_lock_waits": "on", "deadlock_timeout": "1ms", "log_line_prefix": "%a: "}
 
 
-def most(cluster: Cluster, script: str) -> float:
+def longest_lock_wait_ms(log: str) -> float:
+    """Return how long a statement of pgbench waited for a lock at most, by the log of a server with LOG_LOCK_WAITS."""
+    return max(map(float, LOCK_WAIT.findall(log)), default=0)
+
+
+def most(cluster: Cluster, script: str, **options) -> float:
     """Return how many transactions a second pgbench does with this script if nothing limits it."""
-    return len(run_pgbench(cluster, script, MOST_SECONDS, None)) / MOST_SECONDS
+    return len(run_pgbench(cluster, script, MOST_SECONDS, None, **options)) / MOST_SECONDS
 
 
-def run_pgbench(cluster: Cluster, script: str, seconds: float, rate: float | None) -> list[tuple[float, float]]:
+def run_pgbench(cluster: Cluster, scripts: str | list[str], seconds: float, rate: float | None, **options) -> list[tuple[float, float]]:
     """Run pgbench, at `rate` transactions a second or as fast as it goes; return what Pgbench.wait does."""
-    with Pgbench(cluster, script, rate, seconds=seconds) as pgbench:
+    with Pgbench(cluster, scripts, rate, seconds=seconds, **options) as pgbench:
         return pgbench.wait()
+
+
+@dataclass(frozen=True)
+class Transaction:
+    """A line of pgbench's log."""
+
+    script: int  # its number, from 0
+    end: float  # seconds since the epoch
+    seconds: float  # from when the rate wanted it to begin
+    waited: float  # of these, for a free client, of which the server knows nothing
 
 
 class Pgbench:
     """pgbench at work from the moment it is made, for `seconds` or until `stop`."""
 
-    def __init__(self, cluster: Cluster, script: str, rate: float | None, *, seconds: float = 1_000_000, clients: int = CLIENTS):
-        self._folder = tempfile.TemporaryDirectory()
+    def __init__(self, cluster: Cluster, scripts: str | list[str], rate: float | None, *, seconds: float = 1_000_000, clients: int = CLIENTS,
+                 arguments: Iterable[str] = (), base: Path | None = None):  # fmt: skip
+        """Start it. `arguments` are more of its own; the log goes into a folder below `base`, by default that for temporary files."""
+        self._folder = tempfile.TemporaryDirectory(dir=base)
         folder = Path(self._folder.name)
-        (folder / "script.sql").write_text(script)
         command = [program_path(cluster.prefix, "pgbench"), "--no-vacuum", "--protocol=prepared", f"--client={clients}"]
-        command += ["--log", f"--log-prefix={folder / 'log'}", f"--time={seconds}", f"--file={folder / 'script.sql'}"]
+        command += ["--log", f"--log-prefix={folder / 'log'}", f"--time={max(1, round(seconds))}", *arguments]
+        for number, script in enumerate([scripts] if isinstance(scripts, str) else scripts):
+            (folder / f"{number}.sql").write_text(script)
+            command.append(f"--file={folder / f'{number}.sql'}")
         command += [f"--rate={rate:.2f}"] if rate else []
         env = program_env(cluster.prefix, **cluster.client_env())
         self._process = subprocess.Popen(command, env=env, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
@@ -148,23 +170,33 @@ class Pgbench:
     def pid(self) -> int:
         return self._process.pid
 
-    def stop(self) -> list[tuple[float, float]]:
-        """End it as if its time were up; return what `wait` does."""
+    def end(self) -> None:
+        """End it as if its time were up."""
         self._process.send_signal(signal.SIGALRM)  # what its own timer sends
+
+    def stop(self) -> list[tuple[float, float]]:
+        """End it; return what `wait` does."""
+        self.end()
         return self.wait()
 
     def wait(self) -> list[tuple[float, float]]:
-        """Wait for its end; return the end of each transaction, in seconds since the epoch, and its milliseconds in the server.
+        """Wait for its end; return the end of each transaction, in seconds since the epoch, and its milliseconds in the server."""
+        return [(one.end, 1000 * (one.seconds - one.waited)) for one in self.transactions()[0]]
 
-        Raises RuntimeError with its output if it failed.
+    def transactions(self) -> tuple[list[Transaction], int]:
+        """Wait for its end; return all transactions in the order of their ends, and how many failed. Raises RuntimeError with pgbench's
+        output if it ended with an error.
         """
         output, _ = self._process.communicate()
         if self._process.returncode:
             raise RuntimeError(f"pgbench failed with status {self._process.returncode}:\n{output}")
-        transactions = []
+        done, failed = [], 0
         for log in Path(self._folder.name).glob("log*"):
             for line in log.read_text().splitlines():
-                _client, _number, microseconds, _script, epoch, epoch_microseconds, *lag = line.split()
-                waited = int(lag[0]) if lag else 0  # for a free client, which the server knows nothing of
-                transactions.append((int(epoch) + int(epoch_microseconds) / 1e6, (int(microseconds) - waited) / 1000))
-        return transactions
+                _client, _number, microseconds, script, epoch, epoch_microseconds, *lag = line.split()
+                if microseconds == "failed":
+                    failed += 1
+                else:
+                    end, waited = int(epoch) + int(epoch_microseconds) / 1e6, int(lag[0]) / 1e6 if lag else 0.0
+                    done.append(Transaction(int(script), end, int(microseconds) / 1e6, waited))
+        return sorted(done, key=lambda transaction: transaction.end), failed

@@ -1,16 +1,21 @@
-"""The circumstances on which the numbers of every benchmark depend, found and shown; and options that their command lines share."""
+"""What all benchmarks share: options of the command line, the circumstances on which the numbers depend, and the file of results."""
 
 import argparse
+import json
 import os
 import platform
+import signal
 import subprocess
+import sys
 import tempfile
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 from rich.console import Console
 from rich.table import Table
 
+from cyclone_lab import build
 from cyclone_lab.cluster import Cluster
 from cyclone_lab.postgres import REPO, server_user_can_read
 
@@ -68,11 +73,6 @@ def print_circumstances(console: Console, circumstances: dict) -> None:
     console.print(grid)
 
 
-def circumstances_markdown(circumstances: dict) -> str:
-    """Return the same as a list in Markdown."""
-    return "".join(f"- {name}: {_circumstance(value)}\n" for name, value in circumstances.items())
-
-
 def _circumstance(value) -> str:
     """Return the value of a circumstance in one line."""
     return ", ".join(f"{key} = {setting}" for key, setting in value.items()) if isinstance(value, dict) else str(value)
@@ -87,7 +87,37 @@ def add_common_arguments(parser: argparse.ArgumentParser, results: Path, *, choo
     parser.add_argument("--set", action="append", default=[], type=_parse_setting, metavar="NAME=VALUE",
                         help="a server setting other than the bench's own, as full_page_writes=off; may be repeated")  # fmt: skip
     parser.add_argument("--results", type=Path, default=results, metavar="FOLDER",
-                        help=f"where tables, numbers and pictures go (default: {results.relative_to(REPO)})")  # fmt: skip
+                        help=f"where results.json goes (default: {results.relative_to(REPO)})")  # fmt: skip
+
+
+def begin(options: argparse.Namespace, config: dict, prefix: Path | None = None) -> tuple[Console, Path, dict, dict]:
+    """Install pg_cyclone, unless it is in `prefix`, and print the circumstances; return a console, the server's prefix, its settings with those of --set, and
+    the circumstances.
+    """
+    console = Console(width=None if sys.stdout.isatty() else 240)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit("terminated"))  # leave through the context managers
+    prefix, config = prefix or build.install(options.major), {**config, **dict(options.set)}
+    circumstances = find_circumstances(prefix, config, options.base)
+    print_circumstances(console, circumstances)
+    return console, prefix, config, circumstances
+
+
+def save_results(folder: Path, circumstances: dict, **found) -> None:
+    """Write results.json into `folder`, which is made if need be: whole, or not at all. Raises OSError."""
+    folder.mkdir(parents=True, exist_ok=True)
+    partial = folder / "results.json.partial"
+    partial.write_text(json.dumps({"circumstances": circumstances, **found}, indent=1, default=str) + "\n")
+    partial.rename(folder / "results.json")
+
+
+def run_main(main: Callable[[], int | None]) -> None:
+    """Run a benchmark, and leave the process with its status, or with a line that says what is in its way."""
+    try:
+        sys.exit(main())
+    except (RuntimeError, TimeoutError) as error:
+        sys.exit(str(error))
+    except KeyboardInterrupt:
+        sys.exit("interrupted")
 
 
 def _parse_base(text: str) -> Path:

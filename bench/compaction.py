@@ -13,42 +13,34 @@ each. `make bench-compaction COMPACTION_ARGS="--looking 20 500"` takes four minu
 """
 
 import argparse
-import csv
 import itertools
 import math
 import os
-import re
-import signal
 import statistics
 import subprocess
-import sys
-import tempfile
 import threading
 import time
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from functools import partial
 from pathlib import Path
 
-from matplotlib import pyplot
 from rich.console import Console
 from rich.table import Table
 
-from beside import in_thread
-from circumstances import RESULTS, add_common_arguments, circumstances_markdown, find_circumstances, print_circumstances
+from beside import LOG_LOCK_WAITS, in_thread, longest_lock_wait_ms, run_pgbench
+from circumstances import RESULTS, add_common_arguments, begin, run_main, save_results
 from cyclone_lab import build, checks
 from cyclone_lab.background import wait_until
 from cyclone_lab.cluster import Cluster
 from cyclone_lab.postgres import program_env, program_path
-from drawing import STYLE, save_figures
 from online import build_extension
 
 DAYS, NIGHT, LOOKS = 7, 1 / 3, 100  # looks at sizes a day
 MB = 1 << 20
 CONFIG = {
     "shared_preload_libraries": "pg_cyclone", "shared_buffers": "256MB", "max_wal_size": "4GB", "autovacuum_naptime": "1s", "fsync": "off",
-    # every wait for a lock that takes longer goes to the log, when it is over
-    "log_lock_waits": "on", "deadlock_timeout": "1ms", "log_line_prefix": "%a: ", "cyclone.debug_compaction_least": 1024,
+    **LOG_LOCK_WAITS, "cyclone.debug_compaction_least": 1024,
     # the default, 30 %, leaves a table alone that is up to 1.43 times as large as its rows need
     "cyclone.compaction_threshold": 20,
 }  # fmt: skip
@@ -60,7 +52,6 @@ SCRIPTS = {
     "expire": "INSERT INTO expires (key, note) VALUES (random() * 1e9, repeat('x', 150));",
     "read": "\\set id random(1, :rows)\nSELECT sum(key) FROM churns WHERE id BETWEEN :id AND :id + 20;",
 }
-LOCK_WAIT = re.compile(r"^pgbench: LOG: .* acquired .* after ([0-9.]+) ms", re.MULTILINE)
 
 
 @dataclass
@@ -113,24 +104,20 @@ def main() -> None:
         _look(options, *options.looking)
         return
     options.rows = options.rows or round(200_000 * options.minutes / 60)
-    prefix, console = build.install(options.major, debug_points=True), Console()
+    prefix = build.install(options.major, debug_points=True)
     hour_ms = options.minutes * 60_000 / (DAYS * 24)
-    config = {
-        **CONFIG, "cyclone.debug_compaction_visit": max(100, round(hour_ms / 60)), "cyclone.debug_compaction_hour": round(hour_ms),
-        **dict(options.set),
-    }  # fmt: skip
+    config = {**CONFIG, "cyclone.debug_compaction_visit": max(100, round(hour_ms / 60)), "cyclone.debug_compaction_hour": round(hour_ms)}
     nights = {"autovacuum alone": None, "compaction": _compaction}
     for name, source, night in (("pg_repack", options.pg_repack, _pg_repack), ("pg_squeeze", options.pg_squeeze, _pg_squeeze)):
         if source:
             build_extension(prefix, source.resolve())
             nights[name] = night
         else:
-            console.print(f"{name} is left out: name its sources by --{name.replace('_', '-')}")
+            print(f"{name} is left out: name its sources by --{name.replace('_', '-')}")
     if options.pg_squeeze:
         config |= {"shared_preload_libraries": "pg_cyclone, pg_squeeze", "wal_level": "logical", "output_plugin_libraries": "pg_squeeze"}
-    circumstances = {**find_circumstances(prefix, config, options.base), "minutes a week": options.minutes, "rows": options.rows}
-    print_circumstances(console, circumstances)
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit("terminated"))  # leave through the context managers
+    console, _, config, circumstances = begin(options, config, prefix)
+    circumstances |= {"minutes a week": options.minutes, "rows": options.rows}
     runs = {}
     for name, night in nights.items():
         with Cluster.create(prefix, config, base=options.base) as cluster:
@@ -139,15 +126,14 @@ def main() -> None:
             try:
                 _week(cluster, options, night, [name] if name.startswith("pg_") else [], runs[name])
             finally:  # what there is when it is interrupted is worth having, too
-                runs[name].lock_wait_ms = max(map(float, LOCK_WAIT.findall(cluster.log)), default=0)
+                runs[name].lock_wait_ms = longest_lock_wait_ms(cluster.log)
                 _report(console, options.results, circumstances, runs)
 
 
 def _look(options, databases: int, tables: int) -> None:
     """Measure the CPU time of compaction where each table is large, has been sampled, and little can be won."""
-    prefix = build.install(options.major)
-    config = {"shared_preload_libraries": "pg_cyclone", "autovacuum": "off", "fsync": "off", "max_locks_per_transaction": 1000, **dict(options.set)}
-    print_circumstances(Console(), find_circumstances(prefix, config, options.base))
+    config = {"shared_preload_libraries": "pg_cyclone", "autovacuum": "off", "fsync": "off", "max_locks_per_transaction": 1000}
+    _console, prefix, config, _circumstances = begin(options, config)
     with Cluster.create(prefix, config, base=options.base) as cluster:
         cluster.start()
         cluster.sql("CREATE DATABASE looked_1")
@@ -165,9 +151,9 @@ def _look(options, databases: int, tables: int) -> None:
             query = "SELECT pid FROM pg_stat_activity WHERE backend_type = 'pg_cyclone compaction launcher'"
             [(launcher,)] = wait_until(lambda: conn.execute(query).fetchall(), "the launcher")
             time.sleep(WARM_UP)
-            begin, before = time.monotonic(), _cpu_seconds(cluster.postmaster.pid, launcher)
+            started, before = time.monotonic(), _cpu_seconds(cluster.postmaster.pid, launcher)
             time.sleep(LOOKING)
-            used, seconds = _cpu_seconds(cluster.postmaster.pid, launcher) - before, time.monotonic() - begin
+            used, seconds = _cpu_seconds(cluster.postmaster.pid, launcher) - before, time.monotonic() - started
     print(f"{databases} databases with {tables} tables each, none of them due: {used:.2f} s of CPU time in {seconds:.0f} s, {used / seconds:.2%} of a core")
 
 
@@ -233,22 +219,9 @@ def _evening(conn, day: int, day_seconds: float) -> None:
 
 
 def _load(cluster: Cluster, options, rate: float, seconds: float, times_ms: list[float]) -> None:
-    """Run pgbench at that rate, and add how long each transaction took, in ms, also if it is interrupted."""
-    with tempfile.TemporaryDirectory() as folder:
-        arguments = []
-        for name, script in SCRIPTS.items():
-            (Path(folder) / name).write_text(script)
-            arguments += ["--file", f"{folder}/{name}"]
-        env = {**cluster.client_env(), "PGAPPNAME": "pgbench"}
-        command = [program_path(cluster.prefix, "pgbench"), "--no-vacuum", "--client=4", f"--rate={rate}", f"--time={max(1, round(seconds))}",
-                   f"--define=rows={options.rows}", "--log", f"--log-prefix={folder}/log", *arguments]  # fmt: skip
-        try:
-            subprocess.run(command, env=program_env(cluster.prefix, **env), check=True, capture_output=True, text=True, cwd=folder)
-        except subprocess.CalledProcessError as error:
-            raise RuntimeError(f"pgbench failed with status {error.returncode}:\n{error.stderr}") from error
-        finally:
-            lines = (line.split() for file in Path(folder).glob("log.*") for line in file.read_text().splitlines())
-            times_ms += [int(words[2]) / 1000 for words in lines if len(words) > 6]  # the last line may have been cut off
+    """Run pgbench at that rate, and add how long each transaction took in the server, in ms."""
+    options = {"clients": 4, "arguments": [f"--define=rows={options.rows}"]}
+    times_ms += [ms for _, ms in run_pgbench(cluster, list(SCRIPTS.values()), seconds, rate, **options)]
 
 
 @contextmanager
@@ -295,45 +268,18 @@ def _pg_squeeze(cluster: Cluster):
 
 
 def _report(console: Console, folder: Path, circumstances: dict, runs: dict[str, Run]) -> None:
-    """Print a table, and write it, the sizes and the chart."""
-    folder.mkdir(parents=True, exist_ok=True)
+    """Print a table, and write all that was measured."""
     head = ["contender", "days", "size at a night's end, times what the rows need, at most", "at any time after the first night",
             "mean size after the first day, MB", "p95, ms", "p95 by night, ms", "WAL, MB", "longest wait for a lock, ms"]  # fmt: skip
-    table, lines = Table(*head), []
+    table = Table(*head)
     for name, run in runs.items():
         p95, night = (statistics.quantiles(times, n=20)[18] if len(times) > 1 else math.nan
                       for times in (run.day_times_ms + run.night_times_ms, run.night_times_ms))  # fmt: skip
-        lines.append([name, f"{run.days():.1f}", f"{run.worst():.2f}", f"{run.worst_ever():.2f}", f"{run.mean():.0f}", f"{p95:.2f}", f"{night:.2f}",
-                      f"{run.wal_mb:.0f}", f"{run.lock_wait_ms:.1f}"])  # fmt: skip
-        table.add_row(*lines[-1])
+        table.add_row(name, f"{run.days():.1f}", f"{run.worst():.2f}", f"{run.worst_ever():.2f}", f"{run.mean():.0f}", f"{p95:.2f}", f"{night:.2f}",
+                      f"{run.wal_mb:.0f}", f"{run.lock_wait_ms:.1f}")  # fmt: skip
     console.print(table)
-    rows = [head, ["---"] * len(head), *lines]
-    (folder / "compaction.md").write_text(circumstances_markdown(circumstances) + "\n" + "".join(f"| {' | '.join(row)} |\n" for row in rows))
-    with open(folder / "sizes.csv", "w", newline="") as file:
-        writer = csv.writer(file)
-        writer.writerow(["contender", "what", "day", "mb"])
-        for name, run in runs.items():
-            writer.writerows((name, what, *sample) for what, samples in (("size", run.sizes), ("needed", run.needs)) for sample in samples)
-    with pyplot.rc_context(STYLE):
-        save_figures(folder, circumstances, {"compaction": _draw(runs)})
-
-
-def _draw(runs: dict[str, Run]):
-    """Draw size over time, nights in grey."""
-    figure, axes = pyplot.subplots(figsize=(8, 4), layout="constrained")
-    for day in range(DAYS):
-        axes.axvspan(day + 1 - NIGHT, day + 1, color="#eeeeee", linewidth=0)
-    for name, run in runs.items():
-        axes.plot([day for day, _ in run.sizes], [size for _, size in run.sizes], label=name)
-    needs = next(iter(runs.values())).needs
-    axes.plot([day for day, _ in needs], [need for _, need in needs], color="#404040", linestyle=":", label="what the rows need")
-    axes.set(xlabel="days", ylabel="size of all tables and indexes, MB", ylim=(0, None))
-    axes.legend()
-    return figure
+    save_results(folder, circumstances, runs={name: asdict(run) for name, run in runs.items()})
 
 
 if __name__ == "__main__":
-    try:
-        main()
-    except KeyboardInterrupt:
-        sys.exit("interrupted")
+    run_main(main)

@@ -2,13 +2,10 @@
 be read when a page shows them 880 pixels wide.
 """
 
-from pathlib import Path
-
 import matplotlib
 
 matplotlib.use("Agg")
-from matplotlib import pyplot
-from matplotlib.figure import Figure
+from matplotlib import pyplot as pyplot
 from matplotlib.patheffects import withStroke
 
 STYLE = {
@@ -33,12 +30,3 @@ def footnote(circumstances: dict) -> str:
     """Return the most important circumstances in a line, which is as long as a phone's width allows."""
     processor = circumstances["CPU"].replace("(R)", "").replace("(TM)", "")
     return f"{circumstances['PostgreSQL']}, pg_cyclone {circumstances['commit'][:8]}, {circumstances['cores']} cores of {processor}"
-
-
-def save_figures(folder: Path, circumstances: dict, figures: dict[str, Figure]) -> dict[str, str]:
-    """Write each figure into `folder` as NAME.png, with the most important circumstances below; return the file names."""
-    for name, figure in figures.items():
-        figure.supxlabel(footnote(circumstances), fontsize=9, color="#606060")
-        figure.savefig(folder / f"{name}.png", dpi=150)
-        pyplot.close(figure)
-    return {name: f"{name}.png" for name in figures}

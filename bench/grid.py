@@ -1,4 +1,4 @@
-"""A table of results, for the terminal and as Markdown."""
+"""A table of results."""
 
 from dataclasses import dataclass
 
@@ -20,8 +20,3 @@ class Grid:
         for row in self.rows:
             table.add_row(*row)
         return table
-
-    def to_markdown(self) -> str:
-        """Return it as lines of Markdown."""
-        alignment = ["---", *["---:"] * (len(self.header) - 1)]
-        return "".join(f"| {' | '.join(row)} |\n" for row in (self.header, alignment, *self.rows))

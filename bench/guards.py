@@ -7,7 +7,6 @@ this is left out. `make bench-guards`.
 """
 
 import argparse
-import json
 import os
 import signal
 import threading
@@ -21,8 +20,8 @@ from rich.console import Console
 from rich.table import Table
 
 from beside import in_thread
-from circumstances import RESULTS, add_common_arguments, find_circumstances, print_circumstances
-from cyclone_lab import build, checks
+from circumstances import RESULTS, add_common_arguments, begin, run_main, save_results
+from cyclone_lab import checks
 from cyclone_lab.background import Background, wait_until
 from cyclone_lab.cluster import Cluster
 from cyclone_lab.small_disk import can_be_small, move_wal
@@ -59,10 +58,7 @@ def main() -> None:
     add_common_arguments(parser, RESULTS / "guards")
     options = parser.parse_args()
     why_not = can_be_small()
-    prefix, config = build.install(options.major), {**CONFIG, **dict(options.set)}
-    console = Console()
-    circumstances = find_circumstances(prefix, config, options.base)
-    print_circumstances(console, circumstances)
+    console, prefix, config, circumstances = begin(options, CONFIG)
     runs = {}
     for who, command in CASES:
         if who == ARCHIVER and why_not:
@@ -240,25 +236,19 @@ def is_down(samples: list[tuple]) -> bool:
 
 
 def report(console: Console, folder: Path, circumstances: dict, runs: dict) -> None:
-    """Print a table, and write the samples and the chart."""
-    folder.mkdir(parents=True, exist_ok=True)
+    """Print a table, and write the samples."""
     table = Table("beside", "command", "guard", "what came of it")
     for (who, command, bound), samples in runs.items():
         table.add_row(who, command, guard_of(who, bound), summary(who, samples))
     console.print(table)
     cases = [{"who": who, "command": command, "bound": bound, "samples": [[round(value, 2) for value in line] for line in samples]}
              for (who, command, bound), samples in runs.items()]  # fmt: skip
-    content = {"circumstances": circumstances, "runs": cases}
-    (folder / "guards.json").write_text(json.dumps(content) + "\n")
-    from drawing import STYLE, pyplot, save_figures  # here, as numpy starts threads, with which there is no small disk
-
-    with pyplot.rc_context(STYLE):
-        save_figures(folder, circumstances, {"guards": draw(runs)})
+    save_results(folder, circumstances, runs=cases)
 
 
 def draw(runs: dict):
     """Draw lag or free space, WAL and progress over time, a row for each case."""
-    from drawing import CORE, NARROW, OURS, pyplot
+    from drawing import CORE, NARROW, OURS, pyplot  # here, as numpy starts threads, with which there is no small disk
 
     cases = list(dict.fromkeys((who, command) for who, command, _ in runs))
     figure, axes = pyplot.subplots(len(cases), 3, figsize=(NARROW, 2.2 * len(cases)), layout="constrained", squeeze=False)
@@ -298,4 +288,4 @@ def draw(runs: dict):
 
 
 if __name__ == "__main__":
-    main()
+    run_main(main)

@@ -6,14 +6,17 @@ import ctypes
 import os
 import time
 from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from autovacuum.processes import server_times
+import psycopg
+
 from cyclone_lab import page_cache
 from cyclone_lab.cluster import Cluster
 
 SECTOR_BYTES = 512
+TICK_SECONDS = 1 / os.sysconf("SC_CLK_TCK")
 CHUNK_BYTES = 128 << 10
 BLOCK_BYTES = 8 << 10
 BEHIND_BYTES = 64 << 20
@@ -41,6 +44,29 @@ class KernelUse:
 def kernel_use(cluster: Cluster, files: Iterable[Path]) -> KernelUse:
     """Return what the kernel counts now for a running server, and for these files."""
     return KernelUse(*server_times(cluster.postmaster.pid), *disk_traffic(cluster.data), page_cache.held(files))
+
+
+def server_times(postmaster: int) -> tuple[float, float]:
+    """Return the processor seconds of the whole server since its start, of processes that have ended, too: those in user mode, and
+    those in the kernel.
+    """
+    user, system, ended_user, ended_system = _times(postmaster)
+    times = [(user + ended_user, system + ended_system)]
+    for child in Path(f"/proc/{postmaster}/task/{postmaster}/children").read_text().split():
+        with suppress(OSError):  # it has ended
+            times.append(_times(int(child))[:2])
+    return tuple(map(sum, zip(*times)))
+
+
+def _times(pid: int) -> list[float]:
+    """Return a process's seconds in user mode and in the kernel, and those of its children that have ended; raise OSError if it is gone."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return [int(field) * TICK_SECONDS for field in fields[11:15]]
+
+
+def session_ns(conn: psycopg.Connection) -> int:
+    """Return the processor time that a session's process has used so far."""
+    return int(Path(f"/proc/{conn.info.backend_pid}/schedstat").read_text().split()[0])
 
 
 def disk_traffic(folder: Path) -> tuple[int, int]:

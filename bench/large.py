@@ -10,22 +10,16 @@ import argparse
 import mmap
 import os
 import shutil
-import signal
-import sys
-import time
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from statistics import median
 
-from rich.console import Console
-
-from circumstances import RESULTS, add_common_arguments, circumstances_markdown, file_system, find_circumstances, print_circumstances
-from cyclone_lab import build
+from circumstances import RESULTS, add_common_arguments, begin, file_system, run_main, save_results
 from cyclone_lab.files import GIBIBYTE, assert_free
 from grid import Grid
 from kernel import data_files
 from measure import CONFIG, Contender, Result, contenders_for, made, run_round
-from report import MEBIBYTE, objections, print_result, save_results
+from report import MEBIBYTE, objections, print_result
 from scenarios import LARGE, SCENARIOS
 
 ROWS_PER_GB = 4_800_000  # with the indexes
@@ -113,14 +107,6 @@ def program_grid(result: Result) -> Grid:
     return Grid(["a program that", "MB/s"], [[name, f"{median(rates[name] for rates in result.programs) / MEBIBYTE:,.0f}"] for name in names])
 
 
-def save(folder: Path, circumstances: dict, result: Result) -> None:
-    """Write what the other benchmarks do, and large.md with what is told here."""
-    save_results(folder, circumstances, [result])
-    parts = ["# VACUUM of a table larger than memory\n", circumstances_markdown(circumstances), cold_grid(result).to_markdown(),
-             program_grid(result).to_markdown()]  # fmt: skip
-    (folder / "large.md").write_text("\n".join(parts))
-
-
 def all_contenders(options: argparse.Namespace) -> list[Contender]:
     """Return who competes, those who tell most first."""
     contenders = contenders_for(SCENARIOS[LARGE], list(options.workers), options.core_workers)
@@ -130,19 +116,13 @@ def all_contenders(options: argparse.Namespace) -> list[Contender]:
 
 def main() -> int:
     options = parse_arguments()
-    console = Console(width=None if sys.stdout.isatty() else 240)
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit("terminated"))  # leave through the context managers
     assert_fits(options.base, options.size, logged=options.logged)
-    prefix = build.install(options.major)
-    config = {**CONFIG, **dict(options.set)}
+    console, prefix, config, circumstances = begin(options, CONFIG)
     large = SCENARIOS[LARGE]
     scenario = replace(large, logged=options.logged, about=f"{large.about}, {'logged' if options.logged else 'unlogged'}")
     rows = max(1000, round(options.size * ROWS_PER_GB))
-    circumstances = find_circumstances(prefix, config, options.base)
     circumstances["memory"] = f"{os.sysconf('SC_PHYS_PAGES') * os.sysconf('SC_PAGE_SIZE') / GIBIBYTE:.1f} GB"
-    circumstances["date"] = time.strftime("%Y-%m-%d")
     circumstances["page cache"] = "emptied of the data before each VACUUM: each file written back, then POSIX_FADV_DONTNEED"
-    print_circumstances(console, circumstances)
     if file_system(options.base) == "tmpfs":
         console.print(f"{options.base} is in memory: there is no disk and no page cache in these numbers; name one with --base")
 
@@ -156,22 +136,17 @@ def main() -> int:
         circumstances["GB in all"] = f"{sum(file.stat().st_size for file in data_files(original)) / GIBIBYTE:.1f}"
         try:
             for number in range(options.rounds):
-                for run in run_round(original, result, all_contenders(options), number, base=options.base):
-                    say(f"round {run.round} of {options.rounds}, {run.contender.name}: {run.seconds:.2f} s")
+                for one in run_round(original, result, all_contenders(options), number, base=options.base):
+                    say(f"round {one.round} of {options.rounds}, {one.contender.name}: {one.seconds:.2f} s")
         finally:  # what there is when it is interrupted is worth having, too
-            if len({run.contender.is_core for run in result.runs}) == 2:
-                save(options.results, circumstances, result)
+            if len({one.contender.is_core for one in result.runs}) == 2:
+                save_results(options.results, circumstances, results=[asdict(result)])
     print_result(console, result)
     for grid, title in ((cold_grid(result), "disk, processors and page cache"), (program_grid(result), "the same disk in the same run")):
         console.print(grid.to_rich(title))
-    say(f"\ntables, numbers and pictures: {options.results}")
+    say(f"\nnumbers: {options.results}")
     return 1 if objections(result) else 0
 
 
 if __name__ == "__main__":
-    try:
-        sys.exit(main())
-    except RuntimeError as error:
-        sys.exit(str(error))
-    except KeyboardInterrupt:
-        sys.exit("interrupted")
+    run_main(main)

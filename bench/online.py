@@ -14,14 +14,13 @@ it (17.11, 18.6, or later).
 """
 
 import argparse
-import json
-import re
 import shutil
 import subprocess
 import sys
 import tempfile
 import threading
 import time
+from contextlib import nullcontext
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
@@ -31,7 +30,8 @@ import psycopg
 from rich.console import Console
 from rich.table import Table
 
-from circumstances import RESULTS, add_common_arguments, find_circumstances, print_circumstances
+from beside import LOG_LOCK_WAITS, Pgbench, longest_lock_wait_ms, most
+from circumstances import RESULTS, add_common_arguments, begin, run_main, save_results
 from cyclone_lab import build, checks
 from cyclone_lab.cluster import Cluster
 from cyclone_lab.postgres import program_env, program_path
@@ -45,12 +45,8 @@ CONFIG = {
     "autovacuum": "off",
     "fsync": "off",
     "synchronous_commit": "off",
-    # every wait for a lock that takes longer goes to the log, when it is over
-    "log_lock_waits": "on",
-    "deadlock_timeout": "1ms",
-    "log_line_prefix": "%a: ",
+    **LOG_LOCK_WAITS,
 }
-LOCK_WAIT = re.compile(r"^pgbench: LOG: .* acquired .* after ([0-9.]+) ms", re.MULTILINE)
 ROWS = 1_000_000
 FORMS = ("FULL INPLACE", "FULL INPLACE, INDEX_CLEANUP off", "FULL REWRITE")
 CONCURRENTLY = "REPACK (CONCURRENTLY)"
@@ -62,7 +58,6 @@ INSERT INTO history VALUES (:id);
 END;
 """
 CLIENTS = 4
-PROBE_SECONDS = 5
 QUIET_SECONDS = 5
 IDLE_SECONDS = 3
 MOST_SECONDS = 300  # before a contender is given up
@@ -96,7 +91,6 @@ def main() -> int:
     parser.add_argument("--pgcompacttable", type=Path, help="the script")
     add_common_arguments(parser, RESULTS / "online")
     options = parser.parse_args()
-    console = Console(width=None if sys.stdout.isatty() else 200)
     prefix = build.install(options.major)
     contenders = {"nothing": _nothing, **{form: partial(_vacuum, options=form) for form in FORMS}}
     if options.major >= 19:
@@ -105,8 +99,8 @@ def main() -> int:
         build_extension(prefix, options.pg_repack.resolve())
         contenders["pg_repack"] = _pg_repack
     else:
-        console.print("pg_repack is left out: name its sources by --pg-repack")
-    config = {**CONFIG, **dict(options.set)}
+        print("pg_repack is left out: name its sources by --pg-repack")
+    config = dict(CONFIG)
     if options.pg_squeeze:
         build_extension(prefix, options.pg_squeeze.resolve())
         contenders["pg_squeeze"] = _pg_squeeze
@@ -116,19 +110,18 @@ def main() -> int:
             "output_plugin_libraries": "pg_squeeze",
         }
     else:
-        console.print("pg_squeeze is left out: name its sources by --pg-squeeze")
+        print("pg_squeeze is left out: name its sources by --pg-squeeze")
     if options.pgcompacttable:
         contenders["pgcompacttable"] = lambda cluster: _pgcompacttable(cluster, options.pgcompacttable.resolve())
     else:
-        console.print("pgcompacttable is left out: name the script by --pgcompacttable")
-    circumstances = find_circumstances(prefix, config, options.base)
-    print_circumstances(console, circumstances)
+        print("pgcompacttable is left out: name the script by --pgcompacttable")
+    console, _, config, circumstances = begin(options, config, prefix)
 
     runs: list[Run] = []
     with Cluster.create(prefix, config, base=options.base) as original:
         original.start()
         _make(original, options.rows, [name for name in contenders if name in ("pg_repack", "pg_squeeze")])
-        rate = options.load * _most(original, options.rows) if options.load else 0.0
+        rate = options.load * most(original, LOAD, **_load_options(options.rows)) if options.load else 0.0
         original.stop()
         console.print(f"pgbench at {rate:.0f} transactions a second, {options.load:.0%} of what it could" if rate else "without pgbench")
         for number in range(options.rounds):
@@ -140,11 +133,12 @@ def main() -> int:
                     cluster.stop()
                 console.print(_line(runs[-1]), highlight=False)
     _print(console, contenders, runs)
-    options.results.mkdir(parents=True, exist_ok=True)
-    (options.results / "online.json").write_text(
-        json.dumps({"circumstances": circumstances, "rate": rate, "runs": [asdict(run) for run in runs]}, indent=1, default=str)
-    )
+    save_results(options.results, circumstances, rate=rate, runs=[asdict(run) for run in runs])
     return 0
+
+
+def _load_options(rows: int) -> dict:
+    return {"clients": CLIENTS, "arguments": [f"--define=rows={rows}"]}
 
 
 def _make(cluster: Cluster, rows: int, extensions: list[str]) -> None:
@@ -170,8 +164,8 @@ def _measure(cluster: Cluster, name: str, contender, rows: int, rate: float) -> 
     """Run one contender beside pgbench, or alone if its rate is 0; on a server that has the table in its buffers, as one in use."""
     cluster.warm_up("s")
     # pgbench's own log goes where the data is, which may be memory, as pgbench waits for it
-    with cluster.connect() as conn, tempfile.TemporaryDirectory(dir=cluster.home) as folder:
-        load = _Load(cluster, Path(folder), rows, rate) if rate else None
+    load = Pgbench(cluster, LOAD, rate, base=cluster.home, **_load_options(rows)) if rate else nullcontext()
+    with cluster.connect() as conn, load as pgbench:
         time.sleep(QUIET_SECONDS)
         disk = _Disk(cluster)
         [(lsn,)] = conn.execute("SELECT pg_current_wal_lsn()")
@@ -182,66 +176,20 @@ def _measure(cluster: Cluster, name: str, contender, rows: int, rate: float) -> 
         [(wal,)] = conn.execute("SELECT pg_current_wal_lsn() - %s::pg_lsn", (lsn,))
         peak = disk.stop()
         time.sleep(1)
-        transactions = load.stop() if load else []
-        lock_waits = [float(ms) for ms in LOCK_WAIT.findall(cluster.log, logged)]
+        transactions = pgbench.stop() if pgbench else []
+        lock_wait = longest_lock_wait_ms(cluster.log[logged:])
         [(left, table, indexes)] = conn.execute("SELECT count(*), pg_table_size('s'), pg_indexes_size('s') FROM s")
         if contender is not _pgcompacttable:
             conn.execute("VACUUM (INDEX_CLEANUP on) s")
             checks.assert_clean(conn, "s")
     during = [ms for moment, ms in transactions if begin <= moment and moment - ms / 1000 <= end]
     before = [ms for moment, ms in transactions if moment < begin]
-    return Run(name, end - begin, finished, peak, int(wal), max(during, default=0), max(lock_waits, default=0),
+    return Run(name, end - begin, finished, peak, int(wal), max(during, default=0), lock_wait,
                _p99(during), _p99(before), rows // 10 - left, table, indexes)  # fmt: skip
 
 
 def _p99(values: list[float]) -> float:
     return sorted(values)[int(len(values) * 0.99)] if values else 0.0
-
-
-class _Load:
-    """pgbench at a limited rate, until stopped."""
-
-    def __init__(self, cluster: Cluster, folder: Path, rows: int, rate: float):
-        self.folder = folder
-        (folder / "script.sql").write_text(LOAD)
-        self.process = subprocess.Popen(
-            _pgbench(cluster, folder, rows, MOST_SECONDS * 2, rate), env=program_env(cluster.prefix, **cluster.client_env()),
-            stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
-        )  # fmt: skip
-
-    def stop(self) -> list[tuple[float, float]]:
-        """Return each transaction's end, in seconds since the epoch, and its milliseconds."""
-        self.process.terminate()
-        self.process.wait()
-        return _read_log(self.folder)
-
-
-def _pgbench(cluster: Cluster, folder: Path, rows: int, seconds: float, rate: float | None) -> list:
-    command = [program_path(cluster.prefix, "pgbench"), "--no-vacuum", "--protocol=prepared", f"--client={CLIENTS}"]
-    command += ["--log", f"--log-prefix={folder / 'log'}", f"--time={int(seconds)}", f"--file={folder / 'script.sql'}"]
-    return command + [f"--define=rows={rows}"] + ([f"--rate={rate:.1f}"] if rate else [])
-
-
-def _read_log(folder: Path) -> list[tuple[float, float]]:
-    transactions = []
-    for log in folder.glob("log*"):
-        for line in log.read_text().splitlines():
-            fields = line.split()
-            if len(fields) < 6:  # the last one may be cut off
-                continue
-            waited = int(fields[6]) if len(fields) > 6 else 0  # for a free client
-            transactions.append((int(fields[4]) + int(fields[5]) / 1e6, (int(fields[2]) - waited) / 1000))
-    return transactions
-
-
-def _most(cluster: Cluster, rows: int) -> float:
-    """Return how many transactions a second pgbench does without a limit."""
-    with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
-        (folder / "script.sql").write_text(LOAD)
-        env = program_env(cluster.prefix, **cluster.client_env())
-        subprocess.run(_pgbench(cluster, folder, rows, PROBE_SECONDS, None), env=env, check=True, capture_output=True)
-        return len(_read_log(folder)) / PROBE_SECONDS
 
 
 class _Disk:
@@ -362,4 +310,4 @@ def _print(console: Console, contenders: dict, runs: list[Run]) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    run_main(main)

@@ -1,29 +1,21 @@
-"""Measures three things that a VACUUM's pace rests on.
+"""Measures three things that a VACUUM's pace rests on. `make bench-pace`.
 
 How well a team keeps to the budget of cost-based delay: what it costs a second, as a part of what the settings allow, for
 PostgreSQL's VACUUM in one process and pg_cyclone's with workers.
-How fast the latency target auto makes way when a load begins, and full speed is reached again when it ends (steps.py). And what
-others take beside slow and fast loads, bursts, and one that grows tenfold (loads.py).
-`make bench-pace`.
+How fast the latency target auto makes way when a load begins, and full speed is reached again when it ends (steps). And what
+others take beside slow and fast loads, bursts, and one that grows tenfold (loads). For these a VACUUM runs without a break, and
+pgbench beside it.
 """
 
 import argparse
-import csv
-import json
 import re
-import signal
-import sys
 import time
-from dataclasses import asdict
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
 from statistics import median
 
-from rich.console import Console
-
-import beside
-import loads
-import steps
-from circumstances import RESULTS, add_common_arguments, circumstances_markdown, find_circumstances, print_circumstances
-from cyclone_lab import build
+from beside import AUTO, PERCENTILE, VacuumBeside, most, percentile, run_pgbench
+from circumstances import RESULTS, add_common_arguments, begin, run_main, save_results
 from cyclone_lab.cluster import Cluster
 from grid import Grid
 
@@ -40,19 +32,60 @@ PAGE_COSTS = {"vacuum_cost_page_hit": 1, "vacuum_cost_page_miss": 2, "vacuum_cos
 BUDGETS = ((200, 20), (200, 2), (2000, 20))  # vacuum_cost_limit, vacuum_cost_delay in ms
 WORKERS = (0, 1, 2, 4)
 PARTS = ("budget", "steps", "loads")
+SUM = """\\set aid random(1, 1000000 - {rows})
+SELECT sum(abalance) FROM pgbench_accounts WHERE aid BETWEEN :aid AND :aid + {rows};
+"""
+LOOK_UP = """\\set aid random(1, 1000000)
+SELECT abalance FROM pgbench_accounts WHERE aid = :aid;
+"""
+# Of steps, in seconds
+ALONE, IDLE, LOAD, AFTER, WINDOW, INTERVAL = 4, 4, 10, 5, 1.0, 0.02
+NEAR = 1.1
+# Of loads; with this interval the VACUUM's watcher is no load itself. The first seconds don't count.
+LOADS_ALONE, LOADS_IDLE, LOADS_BEGIN, LOADS_WINDOW, LOADS_INTERVAL = 10, 6, 5, 10, 1.0
+
+# Seconds, and the statements a second in them
+Part = tuple[float, float]
 
 
-def parse_arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rows", type=int, default=1_000_000, help="size of the table (default: %(default)s)")
-    parser.add_argument("--steps", type=int, default=5, help="runs of a load that begins and ends (default: %(default)s)")
-    parser.add_argument("--loads", type=int, default=1, help="runs of each other load (default: %(default)s)")
-    parser.add_argument("--only", nargs="+", choices=PARTS, default=list(PARTS), metavar="PART", help=f"of {', '.join(PARTS)}")
-    add_common_arguments(parser, RESULTS / "pace")
-    options = parser.parse_args()
-    if min(options.steps, options.loads) < 1:
-        parser.error("--steps, --loads: at least one")
-    return options
+@dataclass
+class Steps:
+    """The figures of one load that begins and ends, in seconds and milliseconds."""
+
+    alone_ms: float  # the percentile without VACUUM
+    back_seconds: float  # after the load's begin, until the percentile of a window is within a tenth of that
+    load_ms: float  # the percentile from two seconds after the load's begin to its end
+    speed_under_load: float  # what of the table was scanned a second from two seconds on, as a part of that without load
+    full_speed_seconds: float  # after its end, until nothing bounds the VACUUM
+
+
+@dataclass(frozen=True)
+class Kind:
+    """A load: its name, script, and the parts that it consists of, given the most that pgbench does with the script."""
+
+    name: str
+    script: str
+    parts: Callable[[float], list[Part]]
+
+
+KINDS = (
+    Kind("5 a second", SUM.format(rows=300_000), lambda most: [(60, 5)]),
+    Kind("20,000 a second", LOOK_UP, lambda most: [(30, 20_000)]),
+    Kind("bursts: 2 s in 6", SUM.format(rows=30_000), lambda most: 8 * [(2, most / 2), (4, 0)]),
+    Kind("tenfold in a minute", SUM.format(rows=30_000), lambda most: [(5, most / 20 * 10 ** (step / 12)) for step in range(13)]),
+)
+
+
+@dataclass
+class Beside:
+    """The figures of one run of a kind of load, in milliseconds."""
+
+    kind: str
+    per_second: float  # statements, while there were any
+    alone_ms: float  # the percentile without VACUUM, at the most statements a second
+    load_ms: float  # the percentile, without the first seconds
+    worst_ms: float  # of a window
+    speed: float  # what of the table was scanned a second, as a part of that before the load
 
 
 def load(cluster: Cluster, rows: int) -> None:
@@ -86,6 +119,58 @@ def use_of_budget(cluster: Cluster, limit: int, delay_ms: int, *, workers: int |
     return cost / seconds / (limit / delay_ms * 1000)
 
 
+def measure_steps(cluster: Cluster) -> Steps:
+    """Have a load begin and end that adds up rows at half the rate that it could; tables t and pgbench's, with a million accounts, exist."""
+    script = SUM.format(rows=30_000)
+    rate = most(cluster, script) / 2
+    alone = percentile([ms for _, ms in run_pgbench(cluster, script, ALONE, rate)])
+    with VacuumBeside(cluster, AUTO, interval=INTERVAL) as vacuum:
+        time.sleep(IDLE)
+        begin = time.time()
+        transactions = run_pgbench(cluster, script, LOAD, rate)
+        time.sleep(AFTER)
+    begin = max(begin, min(moment for moment, _ in transactions))
+    end = max(moment for moment, _ in transactions)
+    back = begin
+    while percentile([ms for moment, ms in transactions if back <= moment < back + WINDOW]) > NEAR * alone and back < end:
+        back += 0.1
+    unbounded = [moment for moment, limit, *_ in vacuum.samples if moment > end and limit == "nothing"]
+    return Steps(
+        alone,
+        back - begin,
+        percentile([ms for moment, ms in transactions if moment >= begin + 2]),
+        vacuum.speed(begin + 2, end) / (vacuum.speed(begin - 2, begin) or float("nan")),
+        unbounded[0] - end if unbounded else float("inf"),
+    )
+
+
+def measure_load(cluster: Cluster, kind: Kind) -> Beside:
+    """Do one run of a kind of load, with the same tables."""
+    parts = kind.parts(most(cluster, kind.script))
+    alone = percentile([ms for _, ms in run_pgbench(cluster, kind.script, LOADS_ALONE, max(rate for _, rate in parts))])
+    transactions: list[tuple[float, float]] = []
+    with VacuumBeside(cluster, AUTO, interval=LOADS_INTERVAL) as vacuum:
+        time.sleep(LOADS_IDLE)
+        begin = time.time()
+        for seconds, rate in parts:
+            if rate:
+                transactions += run_pgbench(cluster, kind.script, seconds, rate)
+            else:
+                time.sleep(seconds)
+        end = time.time()
+    counted = begin + LOADS_BEGIN
+    windows = [[ms for moment, ms in transactions if start <= moment < start + LOADS_WINDOW]
+               for start in range(int(counted), int(end) - LOADS_WINDOW + 1)]  # fmt: skip
+    return Beside(
+        kind.name,
+        len(transactions) / sum(seconds for seconds, rate in parts if rate),
+        alone,
+        percentile([ms for moment, ms in transactions if moment >= counted]),
+        max(percentile(window) for window in windows),
+        vacuum.speed(counted, end) / (vacuum.speed(begin - 4, begin) or float("nan")),
+    )
+
+
 def budget_grid(cluster: Cluster) -> Grid:
     """Return a row for each contender, with what it costs a second of each budget."""
     contenders = {"PostgreSQL": None, **{f"pg_cyclone, {workers} workers": workers for workers in WORKERS}}
@@ -93,81 +178,56 @@ def budget_grid(cluster: Cluster) -> Grid:
     return Grid(["cost a second, of limit/delay", *(f"{limit} / {delay} ms" for limit, delay in BUDGETS)], rows)
 
 
-def steps_grid(runs: list[steps.Steps]) -> Grid:
+def steps_grid(runs: list[Steps]) -> Grid:
     """Return a row each run, and one of medians."""
-    percentile = f"{beside.PERCENTILE}th percentile"
-    header = ["run", f"{percentile} without VACUUM, ms", "near it again after, s",
-              f"{percentile} from 2 s on, ms", "speed from 2 s on", "full speed again after, s"]  # fmt: skip
-
-    def row(name: str, values: list[float]) -> list[str]:
-        return [name, *(f"{value:.2f}" for value in values)]
-
-    columns = [
-        (run.alone_ms, run.back_seconds, run.load_ms, run.speed_under_load, run.full_speed_seconds)
-        for run in runs
-    ]  # fmt: skip
-    rows = [row(str(number), values) for number, values in enumerate(columns, 1)]
-    return Grid(header, [*rows, row("median", [median(values) for values in zip(*columns)])])
+    name = f"{PERCENTILE}th percentile"
+    header = ["run", f"{name} without VACUUM, ms", "near it again after, s", f"{name} from 2 s on, ms", "speed from 2 s on",
+              "full speed again after, s"]  # fmt: skip
+    columns = [tuple(asdict(run).values()) for run in runs]
+    named = {**{str(number): values for number, values in enumerate(columns, 1)}, "median": [median(values) for values in zip(*columns)]}
+    return Grid(header, [[name, *(f"{value:.2f}" for value in values)] for name, values in named.items()])
 
 
-def loads_grid(runs: list[loads.Beside]) -> Grid:
+def loads_grid(runs: list[Beside]) -> Grid:
     """Return a row for each kind of load, with the medians of its runs."""
-    percentile = f"{beside.PERCENTILE}th percentile"
-    header = ["load", "statements a second", f"{percentile} without VACUUM, ms", f"{percentile}, ms",
-              f"of the worst {loads.WINDOW_SECONDS} s, ms", "speed"]  # fmt: skip
+    name = f"{PERCENTILE}th percentile"
+    header = ["load", "statements a second", f"{name} without VACUUM, ms", f"{name}, ms", f"of the worst {LOADS_WINDOW} s, ms", "speed"]
     rows = []
-    for kind in loads.KINDS:
+    for kind in KINDS:
         columns = zip(*(tuple(asdict(run).values())[1:] for run in runs if run.kind == kind.name))
         rows.append([kind.name, *(f"{median(values):,.2f}" for values in columns)])
     return Grid(header, rows)
 
 
-def main() -> int:
-    options = parse_arguments()
-    console = Console(width=None if sys.stdout.isatty() else 200)
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit("terminated"))  # leave through the context managers
-    prefix = build.install(options.major)
-    config = {**CONFIG, **dict(options.set)}
-    circumstances = find_circumstances(prefix, config, options.base)
-    print_circumstances(console, circumstances)
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rows", type=int, default=1_000_000, help="size of the table (default: %(default)s)")
+    parser.add_argument("--steps", type=int, default=5, help="runs of a load that begins and ends (default: %(default)s)")
+    parser.add_argument("--loads", type=int, default=1, help="runs of each other load (default: %(default)s)")
+    parser.add_argument("--only", nargs="+", choices=PARTS, default=list(PARTS), metavar="PART", help=f"of {', '.join(PARTS)}")
+    add_common_arguments(parser, RESULTS / "pace")
+    options = parser.parse_args()
+    if min(options.steps, options.loads) < 1:
+        parser.error("--steps, --loads: at least one")
+    console, prefix, config, circumstances = begin(options, CONFIG)
+    found: dict[str, Grid] = {}
 
-    grids: list[Grid] = []
-    numbers: dict[str, list] = {}
-
-    def show(grid: Grid, title: str) -> None:
-        grids.append(grid)
+    def show(part: str, grid: Grid, title: str) -> None:
+        found[part] = grid
         console.print(grid.to_rich(title))
 
     with Cluster.create(prefix, config, base=options.base) as cluster:
         cluster.start()
         load(cluster, options.rows)
         if "budget" in options.only:
-            show(budget_grid(cluster), "Budget")
-
+            show("budget", budget_grid(cluster), "Budget")
         cluster.run("pgbench", "-i", "-q", "-s", "10", "postgres")
         if "steps" in options.only:
-            most = steps.most(cluster)
-            runs = [steps.measure_steps(cluster, most) for _ in range(options.steps)]
-            numbers["steps"] = [asdict(run) for run in runs]
-            show(steps_grid(runs), f"A load of {steps.SHARE_OF_MOST * most:.0f} transactions a second begins and ends")
-
+            show("steps", steps_grid([measure_steps(cluster) for _ in range(options.steps)]), "A load begins and ends")
         if "loads" in options.only:
-            others = [loads.measure_load(cluster, kind) for _ in range(options.loads) for kind in loads.KINDS]
-            numbers["loads"] = [asdict(run) for run in others]
-            show(loads_grid(others), "Loads")
-
-    options.results.mkdir(parents=True, exist_ok=True)
-    tables = [grid.to_markdown() for grid in grids]
-    (options.results / "pace.md").write_text("\n".join(["# Pace\n", circumstances_markdown(circumstances), *tables]))
-    (options.results / "pace.json").write_text(json.dumps({"circumstances": circumstances, **numbers}, indent=1))
-    with open(options.results / "pace.csv", "w", newline="") as file:
-        csv.writer(file).writerows(row for grid in grids for row in (grid.header, *grid.rows))
-    console.print(f"\ntables and numbers: {options.results}", highlight=False)
-    return 0
+            show("loads", loads_grid([measure_load(cluster, kind) for _ in range(options.loads) for kind in KINDS]), "Loads")
+    save_results(options.results, circumstances, **{part: asdict(grid) for part, grid in found.items()})
 
 
 if __name__ == "__main__":
-    try:
-        sys.exit(main())
-    except KeyboardInterrupt:
-        sys.exit("interrupted")
+    run_main(main)

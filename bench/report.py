@@ -1,17 +1,11 @@
-"""The reports: tables for the terminal and as Markdown, every run's numbers as CSV and JSON. The pictures are in plots.py."""
+"""The tables of `make bench` and `make bench-large`."""
 
-import csv
-import json
-from dataclasses import asdict
-from pathlib import Path
 from statistics import geometric_mean, median
 
 from rich.console import Console
 
-from circumstances import circumstances_markdown
 from grid import Grid
 from measure import OTHER_PHASE, PARALLEL_PHASES, Contender, Ratio, Result
-from plots import save_plots
 from scenarios import GROUPS
 
 PHASES = (*PARALLEL_PHASES, "truncation", "team", OTHER_PHASE)
@@ -181,76 +175,6 @@ def objections(result: Result) -> list[str]:
         elif any(run.launched != contender.workers for run in runs):
             found.append(f"{contender.name}: workers launched in each run: {', '.join(str(run.launched) for run in runs)}")
     return found
-
-
-def save_results(folder: Path, circumstances: dict, results: list[Result]) -> None:
-    """Write results.md, results.csv, results.json and the pictures into `folder`, which is made if need be, over older ones.
-
-    In the CSV and JSON files times are in seconds and sizes in bytes. Raises OSError.
-    """
-    folder.mkdir(parents=True, exist_ok=True)
-    pictures = save_plots(folder, circumstances, results)
-    (folder / "results.md").write_text(_markdown(circumstances, results, pictures))
-    _save_csv(folder / "results.csv", results)
-    save_json(folder, circumstances, results)
-
-
-def save_json(folder: Path, circumstances: dict, results: list[Result]) -> None:
-    """Write results.json alone, whole or not at all."""
-    content = {
-        "circumstances": circumstances,
-        "results": [asdict(result) for result in results],
-    }
-    folder.mkdir(parents=True, exist_ok=True)
-    partial = folder / "results.json.partial"
-    partial.write_text(json.dumps(content, indent=1) + "\n")
-    partial.rename(folder / "results.json")
-
-
-def _markdown(circumstances: dict, results: list[Result], pictures: dict[str, str]) -> str:
-    """Return the report; `pictures` are file names by group."""
-    parts = ["# VACUUM: pg_cyclone and PostgreSQL\n"]
-    parts.append(circumstances_markdown(circumstances))
-    if results:
-        parts.append("## Summary\n\nHow many times as fast as PostgreSQL's VACUUM with its best PARALLEL setting: the median of the"
-                     " rounds, and the lowest and highest one.\n")  # fmt: skip
-        parts += [_picture(pictures, "summary"), summary_grid(results).to_markdown()]
-        parts.append("".join(f"- {line}\n" for line in mean_lines(results)))
-    for group, title in GROUPS.items():
-        members = [result for result in results if result.scenario.group == group]
-        if members:
-            parts.append(f"## {title}\n\n{_picture(pictures, group)}")
-            parts += [_scenario_markdown(result) for result in members]
-    return "\n".join(part for part in parts if part)
-
-
-def _scenario_markdown(result: Result) -> str:
-    notes = [*amdahl_lines(result), *device_lines(result), *noise_lines(result), *(f"**{objection}**" for objection in objections(result))]
-    return (
-        f"### {result.scenario.name}\n\n{result.scenario.about}; {_sizes(result)}. Times in seconds.\n\n"
-        f"{scenario_grid(result).to_markdown()}" + "".join(f"\n- {note}" for note in notes) + "\n"
-    )
-
-
-def _picture(pictures: dict[str, str], name: str) -> str:
-    return f"![{name}]({pictures[name]})\n" if name in pictures else ""
-
-
-def _save_csv(file: Path, results: list[Result]) -> None:
-    """Write a line for each timed VACUUM."""
-    with open(file, "w", newline="") as output:
-        writer = csv.writer(output)
-        writer.writerow(["group", "scenario", "rows", "heap_bytes", "index_bytes", "shared_buffers", "engine", "workers",
-                         "round", "seconds", "launched", "bytes_after", "dead_items", "store_bytes",
-                         *(f"{phase} seconds" for phase in PHASES)])  # fmt: skip
-        for result in results:
-            scenario = result.scenario
-            about = [scenario.group, scenario.name, result.rows, result.heap_bytes, result.index_bytes, result.buffers]
-            for run in result.runs:
-                phases = [f"{run.phases[phase]:.3f}" if phase in run.phases else "" for phase in PHASES]
-                writer.writerow([*about, run.contender.label, run.contender.workers, run.round, f"{run.seconds:.4f}",
-                                 run.launched, run.bytes_after, *(run.store or ("", "")), *phases])  # fmt: skip
-
 
 
 def _sizes(result: Result) -> str:

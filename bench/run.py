@@ -1,20 +1,15 @@
 """Measures pg_cyclone's VACUUM as a ratio to PostgreSQL's in the same run.
 
 Every timed VACUUM starts from an equal copy of one data directory, with the table in shared buffers; the contenders
-take turns, in another order each round, and the median counts. Tables, pictures and every run's numbers are written to a
-folder. `make bench BENCH_ARGS="--scenario heap-deleted"`.
+take turns, in another order each round, and the median counts. Every run's numbers go to results.json. `make bench BENCH_ARGS="--scenario heap-deleted"`.
 """
 
 import argparse
-import signal
-import sys
+from dataclasses import asdict
 
-from rich.console import Console
-
-from circumstances import RESULTS, add_common_arguments, cores, find_circumstances, print_circumstances
-from cyclone_lab import build
+from circumstances import RESULTS, add_common_arguments, begin, cores, run_main, save_results
 from measure import CONFIG, measure
-from report import objections, print_result, print_summary, save_results
+from report import objections, print_result, print_summary
 from scenarios import GROUPS, LARGE, SCENARIOS, Scenario
 
 WORKER_COUNTS = (0, 1, 2, 4)
@@ -58,12 +53,7 @@ def chosen_scenarios(options: argparse.Namespace) -> list[Scenario]:
 
 def main() -> int:
     options = parse_arguments()
-    console = Console(width=None if sys.stdout.isatty() else 200)
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit("terminated"))  # leave through the context managers
-    prefix = build.install(options.major)
-    config = {**CONFIG, **dict(options.set)}
-    circumstances = find_circumstances(prefix, config, options.base)
-    print_circumstances(console, circumstances)
+    console, prefix, config, circumstances = begin(options, CONFIG)
     scenarios = chosen_scenarios(options)
     common = {"rounds": options.rounds, "base": options.base, "say": lambda line: console.print(line, highlight=False)}
 
@@ -76,16 +66,11 @@ def main() -> int:
             print_result(console, result)
     finally:  # what there is when it is interrupted is worth having, too
         if results:
-            save_results(options.results, circumstances, results)
+            save_results(options.results, circumstances, results=[asdict(result) for result in results])
     print_summary(console, results)
-    console.print(f"\ntables, numbers and pictures: {options.results}", highlight=False)
+    console.print(f"\nnumbers: {options.results}", highlight=False)
     return 1 if any(objections(result) for result in results) else 0
 
 
 if __name__ == "__main__":
-    try:
-        sys.exit(main())
-    except RuntimeError as error:
-        sys.exit(str(error))
-    except KeyboardInterrupt:
-        sys.exit("interrupted")
+    run_main(main)

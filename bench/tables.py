@@ -6,18 +6,16 @@ TABLES_ARGS="--rounds 5"`; of tiny tables, where a table costs most before its f
 """
 
 import argparse
-import json
 import time
 from itertools import product
 from pathlib import Path
 from statistics import median
 
-from rich.console import Console
 from rich.table import Table
 
-from circumstances import RESULTS, add_common_arguments, find_circumstances, print_circumstances
-from cyclone_lab import build
+from circumstances import RESULTS, add_common_arguments, begin, run_main, save_results
 from cyclone_lab.cluster import Cluster
+from kernel import session_ns
 
 CONFIG = {
     "shared_preload_libraries": "pg_cyclone", "autovacuum": "off", "fsync": "off", "max_wal_size": "16GB", "checkpoint_timeout": "1h",
@@ -42,11 +40,6 @@ def fill(conn, tables: int, rows: int) -> None:
     conn.execute("CHECKPOINT")
 
 
-def cpu_seconds(conn) -> float:
-    """Return the CPU time that a session has used."""
-    return int(Path(f"/proc/{conn.info.backend_pid}/schedstat").read_text().split()[0]) / 1e9
-
-
 def timed(original: Cluster, base: Path, engine: str, way: str) -> dict[str, float]:
     """Return the seconds that one contender takes in a copy of the database, by what is measured; raise RuntimeError if it leaves
     dead rows."""
@@ -56,14 +49,14 @@ def timed(original: Cluster, base: Path, engine: str, way: str) -> dict[str, flo
         with server.connect() as conn:
             conn.execute("SELECT sum(pg_prewarm(oid)) FROM pg_class WHERE relkind IN ('r', 'i')")
             server.prepare_wal(1 << 30)
-            start, cpu = time.perf_counter(), cpu_seconds(conn)
+            start, used = time.perf_counter(), session_ns(conn)
             if way == "VACUUM":
                 conn.execute("VACUUM")
             else:
                 server.run("vacuumdb", "--jobs", "2", "--quiet", "postgres")
             seconds = {way: time.perf_counter() - start}
             if way == "VACUUM":
-                seconds[CPU] = cpu_seconds(conn) - cpu
+                seconds[CPU] = (session_ns(conn) - used) / 1e9
             conn.execute("SELECT pg_stat_force_next_flush()")
             if (dead := conn.execute(DEAD).fetchone()) != (0,):
                 raise RuntimeError(f"{engine}, {way}: left {dead[0]} dead rows")
@@ -77,9 +70,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3, help="runs of each contender (default: %(default)s)")
     add_common_arguments(parser, RESULTS / "tables")
     options = parser.parse_args()
-    prefix = build.install(options.major)
-    circumstances = find_circumstances(prefix, {**CONFIG, **dict(options.set)}, options.base)
-    print_circumstances(Console(), circumstances)
+    console, prefix, config, circumstances = begin(options, CONFIG)
     seconds = {(way, engine): [] for way in (*PER_ROUND, CPU) for engine in ENGINES}
     with Cluster.create(prefix, LOAD_CONFIG, base=options.base) as original:
         original.start()
@@ -87,7 +78,7 @@ def main() -> None:
             conn.execute("CREATE EXTENSION pg_prewarm")
             fill(conn, options.tables, options.rows)
         original.stop()
-        original.config = {**CONFIG, **dict(options.set)}
+        original.config = config
         for number in range(options.rounds):
             contenders = list(product(PER_ROUND, ENGINES))
             turn = number % len(contenders)
@@ -99,12 +90,10 @@ def main() -> None:
         core, ours = (seconds[way, engine] for engine in ENGINES)
         ratios = [of_core / of_ours for of_core, of_ours in zip(core, ours, strict=True)]
         result.add_row(way, f"{median(core):.2f} s", f"{median(ours):.2f} s", f"{median(ratios):.2f} ({min(ratios):.2f} to {max(ratios):.2f})")
-    Console().print(result)
-    options.results.mkdir(parents=True, exist_ok=True)
+    console.print(result)
     ways = [{"way": way, **{engine: seconds[way, engine] for engine in ENGINES}} for way in (*PER_ROUND, CPU)]
-    told = {"circumstances": circumstances, "tables": options.tables, "rows": options.rows, "ways": ways}
-    (options.results / "results.json").write_text(json.dumps(told) + "\n")
+    save_results(options.results, circumstances, tables=options.tables, rows=options.rows, ways=ways)
 
 
 if __name__ == "__main__":
-    main()
+    run_main(main)

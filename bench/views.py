@@ -5,17 +5,14 @@ each of these is never used. `make bench-views VIEWS_ARGS="--tables 1000 --runs 
 """
 
 import argparse
-import json
 import time
-from pathlib import Path
 from statistics import median
 
-from rich.console import Console
 from rich.table import Table
 
-from circumstances import RESULTS, add_common_arguments, find_circumstances, print_circumstances
-from cyclone_lab import build
+from circumstances import RESULTS, add_common_arguments, begin, run_main, save_results
 from cyclone_lab.cluster import Cluster
+from kernel import session_ns
 
 CONFIG = {"shared_preload_libraries": "pg_cyclone", "autovacuum": "off", "fsync": "off", "max_locks_per_transaction": 1000, "cyclone.history_size": 10000}
 LARGE = 10
@@ -57,16 +54,11 @@ def runs_kept(conn) -> int:
     return number
 
 
-def processor_ns(conn) -> int:
-    """How long the session's process has run on a processor so far."""
-    return int(Path(f"/proc/{conn.info.backend_pid}/schedstat").read_text().split()[0])
-
-
 def milliseconds(conn, query: str) -> tuple[float, float]:
     """Run a query; return how long it took until the client had all rows, and how long the server's process was at work."""
-    start, start_ns = time.perf_counter(), processor_ns(conn)
+    start, start_ns = time.perf_counter(), session_ns(conn)
     conn.execute(query)
-    return 1000 * (time.perf_counter() - start), (processor_ns(conn) - start_ns) / 1e6
+    return 1000 * (time.perf_counter() - start), (session_ns(conn) - start_ns) / 1e6
 
 
 def main() -> None:
@@ -77,9 +69,7 @@ def main() -> None:
     arguments = parser.parse_args()
     if not 0 <= arguments.runs <= 10000:
         parser.error("--runs must be between 0 and 10000")
-    prefix, config = build.install(arguments.major), {**CONFIG, **dict(arguments.set)}
-    circumstances = find_circumstances(prefix, config, arguments.base)
-    print_circumstances(Console(), circumstances)
+    console, prefix, config, circumstances = begin(arguments, CONFIG)
     views = []
     result = Table("view", "median, ms", "longest, ms", "processor, ms", title=f"{arguments.tables} tables, a history of {arguments.runs} runs")
     with Cluster.create(prefix, config, base=arguments.base) as cluster:
@@ -94,11 +84,9 @@ def main() -> None:
                 times, work = zip(*(milliseconds(conn, query) for _ in range(ROUNDS)), strict=True)
                 views.append({"name": name, "median": round(median(times), 2), "longest": round(max(times), 2), "processor": round(median(work), 2)})
                 result.add_row(name, *(f"{views[-1][column]:.1f}" for column in ("median", "longest", "processor")))
-    Console().print(result)
-    arguments.results.mkdir(parents=True, exist_ok=True)
-    told = {"circumstances": circumstances, "tables": arguments.tables, "runs": arguments.runs, "rounds": ROUNDS, "views": views}
-    (arguments.results / "results.json").write_text(json.dumps(told) + "\n")
+    console.print(result)
+    save_results(arguments.results, circumstances, tables=arguments.tables, runs=arguments.runs, rounds=ROUNDS, views=views)
 
 
 if __name__ == "__main__":
-    main()
+    run_main(main)

@@ -3,10 +3,10 @@
 schema.sql     the nine tables, and functions that the loader and the scripts share
 scripts/       the five transactions, as pgbench scripts
 load           fills the tables, and ages them, so that there is something to vacuum
-transactions   the mix: who runs the scripts, at which rate, and what pgbench logged
+transactions   the mix of the scripts
 settings       the ways to vacuum that are compared
 measure        one run for each setting, on equal copies of the loaded data
 cores          what the load has of the machine's cores meanwhile
-report, plots, curve, percentiles   what comes out
+report, curve, percentiles   what comes out
 __main__       the command line
 """

@@ -1,7 +1,7 @@
 """Measures how VACUUM disturbs those who use the database, as it was measured when cost-based delay came into PostgreSQL in 2004.
 
 A load in the manner of TPC-C runs at a rate that the machine can keep up with. After a while all large tables are vacuumed,
-in each run with other settings, and the time that each New-Order takes is drawn as a dot. Every run starts from an equal
+in each run with other settings, and the time that each New-Order takes is kept. Every run starts from an equal
 copy of one data directory. `make bench-tpcc TPCC_ARGS="--only no-vacuum core-no-delay --warehouses 4"`.
 
 With --curve the settings are budgets, of both engines, and the latency target auto: harm against time.
@@ -9,16 +9,13 @@ With --curve the settings are budgets, of both engines, and the latency target a
 
 import argparse
 import re
-import signal
-import sys
+from dataclasses import asdict
 
-from rich.console import Console
-
-from circumstances import RESULTS, add_common_arguments, find_circumstances, print_circumstances
-from cyclone_lab import build
+from circumstances import RESULTS, add_common_arguments, begin, run_main, save_results
+from tpcc.curve import points
 from tpcc.load import Sizes
 from tpcc.measure import CONFIG, Schedule, calibrate, prepared, run
-from tpcc.report import objections, print_experiment, save_results
+from tpcc.report import objections, print_experiment
 from tpcc.settings import Budget, Setting, autogroups_count, curve_settings, usual_settings, with_nice
 
 USUAL_BUDGETS = [Budget(limit, 2) for limit in (200, 400, 800, 1600, 3200)]
@@ -92,12 +89,7 @@ def _parse_budget(text: str) -> Budget:
 
 def main() -> int:
     options = parse_arguments()
-    console = Console(width=None if sys.stdout.isatty() else 200)
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit("terminated"))  # leave through the context managers
-    prefix = build.install(options.major)
-    config = {**CONFIG, **dict(options.set)}
-    circumstances = find_circumstances(prefix, config, options.base)
-    print_circumstances(console, circumstances)
+    console, prefix, config, circumstances = begin(options, CONFIG)
 
     def say(line: str) -> None:
         console.print(line, highlight=False)
@@ -123,16 +115,11 @@ def main() -> int:
                     "load": f"{experiment.rate:.1f} transactions a second by {experiment.clients} clients"
                     + (f", of {experiment.most:.1f} at most" if experiment.most else ""),
                 }
-                save_results(options.results, circumstances, experiment)
+                save_results(options.results, circumstances, **asdict(experiment), points=[asdict(point) for point in points(experiment)])
         print_experiment(console, experiment)
-    say(f"\ntable, numbers and pictures: {options.results}")
+    say(f"\nnumbers: {options.results}")
     return 1 if objections(experiment) else 0
 
 
 if __name__ == "__main__":
-    try:
-        sys.exit(main())
-    except RuntimeError as error:
-        sys.exit(str(error))
-    except KeyboardInterrupt:
-        sys.exit("interrupted")
+    run_main(main)

@@ -2,7 +2,6 @@
 
 import os
 import re
-import tempfile
 import threading
 import time
 from bisect import bisect_left
@@ -14,13 +13,14 @@ from pathlib import Path
 
 import psycopg
 
+from beside import Pgbench, Transaction, in_thread
 from circumstances import cores
 from cyclone_lab.cluster import Cluster
 from measure import LOAD_CONFIG, assert_room
 from tpcc.cores import CoreUse, core_use
 from tpcc.load import LARGE_TABLES, SMALL_TABLES, Sizes, age, database_bytes, load
 from tpcc.settings import Setting
-from tpcc.transactions import NEW_ORDER, Load, Transaction
+from tpcc.transactions import MIX, pgbench_arguments
 
 CONFIG = {
     "shared_preload_libraries": "pg_cyclone",
@@ -40,6 +40,7 @@ CALIBRATION_SECONDS = 8
 NEAR_SECONDS = 0.3  # after a table's end, when sessions make new plans
 SMALL_VACUUMS = 40  # in the longest run; the original had as many
 PATIENCE_SECONDS = 60
+NEW_ORDER = list(MIX).index("new_order")
 PACE_SECONDS = 0.5
 PACE_QUERY = "SELECT rate, asleep, budget, limited_by FROM cyclone.pace_details WHERE pid = %s"
 
@@ -162,14 +163,13 @@ def prepared(prefix: Path, config: dict, sizes: Sizes, *, schedule: Schedule, cl
 
 def calibrate(original: Cluster, experiment: Experiment, *, base: Path) -> float:
     """Return how many transactions a second the server does if nothing limits the load."""
-    with _copy(original, experiment, base) as server, tempfile.TemporaryDirectory() as folder:
-        seconds = experiment.schedule.rampup + CALIBRATION_SECONDS + PATIENCE_SECONDS
-        with Load(server, experiment.sizes, Path(folder), clients=experiment.clients, seconds=seconds, rate=None) as unlimited:
+    with _copy(original, experiment, base) as server:
+        with _load(server, experiment, experiment.schedule.rampup + CALIBRATION_SECONDS, None) as unlimited:
             time.sleep(experiment.schedule.rampup)
             begin = time.time()
             time.sleep(CALIBRATION_SECONDS)
             end = time.time()
-            unlimited.stop()
+            unlimited.end()
             transactions, _failed = unlimited.transactions()
     return len(_between(transactions, begin, end)) / (end - begin)
 
@@ -180,12 +180,9 @@ def run(original: Cluster, experiment: Experiment, setting: Setting, *, workers:
     `workers` is for VACUUM's PARALLEL, None leaves it out.
     """
     schedule = experiment.schedule
-    with _copy(original, experiment, base) as server, tempfile.TemporaryDirectory() as folder:
-        seconds = schedule.rampup + schedule.longest + PATIENCE_SECONDS
+    with _copy(original, experiment, base) as server:
         with (
-            Load(
-                server, experiment.sizes, Path(folder), clients=experiment.clients, seconds=seconds, rate=experiment.rate
-            ) as load,
+            _load(server, experiment, schedule.rampup + schedule.longest, experiment.rate) as load,
             _small_tables_vacuumed(server, schedule.longest / SMALL_VACUUMS),
         ):
             time.sleep(schedule.rampup)
@@ -197,7 +194,7 @@ def run(original: Cluster, experiment: Experiment, setting: Setting, *, workers:
             vacuum_end, end_use = time.time(), core_use(server)
             time.sleep(schedule.after)
             end = time.time()
-            load.stop()
+            load.end()
             transactions, failed = load.transactions()
     if vacuum:
         vacuum.begin -= begin
@@ -211,6 +208,12 @@ def run(original: Cluster, experiment: Experiment, setting: Setting, *, workers:
     return Run(setting, end - begin, len(counted), failed, new_orders, vacuum,
                vacuum_use and vacuum_use.since(use, vacuum_begin - begin),
                end_use and end_use.since(vacuum_use, vacuum_end - vacuum_begin))  # fmt: skip
+
+
+def _load(server: Cluster, experiment: Experiment, seconds: float, rate: float | None) -> Pgbench:
+    """Start the load, which is to be ended after these seconds."""
+    return Pgbench(server, [], rate, seconds=seconds + PATIENCE_SECONDS, clients=experiment.clients,
+                   arguments=pgbench_arguments(experiment.sizes, clients=experiment.clients))  # fmt: skip
 
 
 @contextmanager
@@ -240,13 +243,8 @@ def _small_tables_vacuumed(server: Cluster, interval: float):
             while not done.wait(interval):
                 conn.execute(f"VACUUM {', '.join(SMALL_TABLES)}")
 
-    thread = threading.Thread(target=repeat, daemon=True)
-    thread.start()
-    try:
+    with in_thread(repeat, done):
         yield
-    finally:
-        done.set()
-        thread.join()
 
 
 def _vacuum(server: Cluster, setting: Setting, cap: float, workers: int | None) -> Vacuum:

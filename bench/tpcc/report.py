@@ -1,20 +1,14 @@
-"""What comes out: tables for the terminal, as Markdown and as CSV, and all of it as JSON; not the pictures."""
+"""What comes out: tables for the terminal."""
 
-import csv
-import json
-from dataclasses import asdict
-from pathlib import Path
 from statistics import median
 
 from rich.console import Console
 
-from circumstances import circumstances_markdown
 from grid import Grid
 from tpcc.curve import PERCENTILES as HARM_PERCENTILES
-from tpcc.curve import harm, points
+from tpcc.curve import harm
 from tpcc.measure import Experiment, Run
 from tpcc.percentiles import PERCENTILES, percentile, percentiles
-from tpcc.plots import save_plots
 from tpcc.settings import NO_VACUUM, TARGET
 
 MEBIBYTE = 1 << 20
@@ -98,12 +92,6 @@ def _vacuum_cells(runs: list[Run]) -> list[str]:
     return [f"{which} in {seconds}: {median(unfinished):.1%} scanned", f"≥ {wal}", f"≥ {dirtied}"]
 
 
-def setting_lines(experiment: Experiment) -> list[str]:
-    """Return a line for each setting that says what it is."""
-    settings = [runs[0].setting for runs in experiment.by_setting()]
-    return [f"{setting.title} (`{setting.name}`): {setting.about}" for setting in settings]
-
-
 def target_lines(experiment: Experiment) -> list[str]:
     """Return a line for each run with a latency target that compares its 95th percentile with that of the run without VACUUM
     in its round.
@@ -158,51 +146,3 @@ def print_experiment(console: Console, experiment: Experiment) -> None:
     console.print(causes_grid(experiment).to_rich("Where it comes from"))
     for line in (*remarks(experiment), *objections(experiment)):
         console.print(line, highlight=False)
-
-
-def save_results(folder: Path, circumstances: dict, experiment: Experiment) -> None:
-    """Write results.md, results.csv, results.json and the pictures into `folder`, made if need be, over older ones.
-
-    Raises OSError.
-    """
-    folder.mkdir(parents=True, exist_ok=True)
-    pictures = save_plots(folder, circumstances, experiment)
-    parts = [
-        "# New-Order while the tables are vacuumed\n",
-        circumstances_markdown(circumstances),
-        *(f"![{what}]({picture})\n" for what, picture in pictures.items()),
-        "Milliseconds of New-Order, without VACUUM of the large tables and during it.\n",
-        grid(experiment).to_markdown(),
-        harm_grid(experiment).to_markdown(),
-        causes_grid(experiment).to_markdown(),
-        "".join(f"- {line}\n" for line in setting_lines(experiment)),
-        "".join(f"- {line}\n" for line in remarks(experiment)),
-        "".join(f"- **{line}**\n" for line in objections(experiment)),
-    ]
-    (folder / "results.md").write_text("\n".join(part for part in parts if part))
-    _save_csv(folder / "results.csv", experiment)
-    content = {"circumstances": circumstances, **asdict(experiment), "points": [asdict(point) for point in points(experiment)]}
-    (folder / "results.json").write_text(json.dumps(content) + "\n")
-
-
-def _save_csv(file: Path, experiment: Experiment) -> None:
-    """Write a line for each run."""
-    with open(file, "w", newline="") as output:
-        writer = csv.writer(output)
-        writer.writerow(["setting", "target", *(f"p{percent}_without_ms" for percent in PERCENTILES),
-                         *(f"p{percent}_during_ms" for percent in PERCENTILES), "new_orders_without", "new_orders_during",
-                         "transactions_per_second", "failed", "vacuum_seconds", "finished", "scanned", "wal_bytes",
-                         "pages_dirtied", *(f"p{percent}_before_ms" for percent in PERCENTILES)])  # fmt: skip
-        for run in experiment.runs:
-            outside, inside = run.latencies_outside(), run.latencies_inside()
-            numbers = [*percentiles(outside), *percentiles(inside)]
-            row = [run.setting.name, run.setting.parameters.get("cyclone.latency_target", ""),
-                   *("" if number is None else f"{number:.3f}" for number in numbers), len(outside),
-                   len(inside), f"{run.transactions / run.seconds:.1f}", run.failed]  # fmt: skip
-            if vacuum := run.vacuum:
-                row += [f"{vacuum.end - vacuum.begin:.3f}", vacuum.finished, f"{vacuum.scanned:.4f}", vacuum.wal_bytes,
-                        vacuum.dirtied]  # fmt: skip
-            else:
-                row += [""] * 5
-            row += ["" if number is None else f"{number:.3f}" for number in percentiles(run.latencies_before())]
-            writer.writerow(row)
