@@ -21,8 +21,9 @@
 
 #include "compat.h"
 #include "engine/heap/page_check.h"
+#include "engine/page_items.h"
 
-static bool seems_sound(Page page);
+static bool is_sound(Page page);
 static void check_thoroughly(Relation rel, Buffer buffer, const OffsetNumber *removed,
 							 int nremoved);
 
@@ -47,6 +48,32 @@ page_check_count(Relation rel, Buffer buffer)
 						count, (unsigned) MaxHeapTuplesPerPage)));
 }
 
+/* is_sound -- do all items lead to where rows can be, even those to be removed? */
+static bool
+is_sound(Page page)
+{
+	return page_items_are_sound(page, true);
+}
+
+/*
+ * page_check_rows
+ *		Raise an error if a normal item leads to where a row's header isn't all on the
+ *		page; return whether all items lead to where rows can be.
+ */
+bool
+page_check_rows(Relation rel, Buffer buffer)
+{
+	Page		page = BufferGetPage(buffer);
+
+	Assert(compat_is_locked(buffer));
+	if (likely(is_sound(page)))
+		return true;
+	for (OffsetNumber off = FirstOffsetNumber; off <= PageGetMaxOffsetNumber(page); off++)
+		if (ItemIdIsNormal(PageGetItemId(page, off)))
+			(void) page_check_row_at(rel, buffer, page, off);
+	return false;
+}
+
 /*
  * page_check_before_change
  *		Raise an error if the items of a page that stay aren't where rows can be.
@@ -57,40 +84,8 @@ page_check_before_change(Relation rel, Buffer buffer, const OffsetNumber *remove
 	Assert(CritSectionCount == 0);
 	Assert(compat_buffer_is_locked_exclusively(buffer));
 	Assert(nremoved >= 0 && (nremoved == 0 || removed != NULL));
-	if (unlikely(!seems_sound(BufferGetPage(buffer))))
+	if (unlikely(!is_sound(BufferGetPage(buffer))))
 		check_thoroughly(rel, buffer, removed, nremoved);
-}
-
-/*
- * seems_sound
- *		Do all items of a page, even those to be removed, lead to where rows can be?
- *
- * Without a branch in the loop, as each page that is changed is looked at.
- */
-static bool
-seems_sound(Page page)
-{
-	PageHeader	header = (PageHeader) page;
-	OffsetNumber maxoff = PageGetMaxOffsetNumber(page);
-	unsigned	first = BLCKSZ;
-	unsigned	last = 0;
-	unsigned	total = 0;
-
-	for (OffsetNumber off = FirstOffsetNumber; off <= maxoff; off++)
-	{
-		ItemId		item = PageGetItemId(page, off);
-		unsigned	length = ItemIdGetLength(item);
-		unsigned	begin = ItemIdGetOffset(item);
-
-		first = Min(first, length == 0 && !ItemIdIsNormal(item) ? BLCKSZ : begin);
-		/* without storage it is 0, or an item's number */
-		last = Max(last, begin);
-		total += MAXALIGN(length);
-	}
-	return header->pd_lower <= header->pd_upper && header->pd_upper <= first &&
-		last + SizeofHeapTupleHeader <= header->pd_special && header->pd_special <= BLCKSZ &&
-		header->pd_special == MAXALIGN(header->pd_special) &&
-		total <= header->pd_special - header->pd_lower;
 }
 
 /* check_thoroughly -- leaving out the items to be removed, raise the error, if there is one. */

@@ -18,10 +18,12 @@
 
 /*
  * All raise an error if the page is damaged.  page_check_count: the page isn't new, and
- * is locked in any mode.  page_check_before_change: it is locked exclusively, and its
+ * is locked in any mode.  page_check_rows: its items are counted; true if the page can be
+ * changed without page_check_before_change.  That one: it is locked exclusively, and its
  * items are counted; removed are in ascending order, and may lead anywhere.
  */
 extern void page_check_count(Relation rel, Buffer buffer);
+extern bool page_check_rows(Relation rel, Buffer buffer);
 extern void page_check_before_change(Relation rel, Buffer buffer,
 									 const OffsetNumber *removed, int nremoved);
 extern void page_check_report_item(Relation rel, Buffer buffer, OffsetNumber off);

@@ -46,6 +46,8 @@ typedef struct Judgement
 	int			ndead_tuples;
 	TransactionId latest_xid_removed;
 
+	bool		items_are_sound;	/* by page_check_rows */
+
 	/* line pointers to change; with indexes the former, without the latter */
 	int			nnowdead;
 	OffsetNumber nowdead[MaxHeapTuplesPerPage];
@@ -69,7 +71,7 @@ static inline void judge_xmin(Judgement *judgement, const struct VacuumCutoffs *
 							  TransactionId xmin);
 static bool was_deleted_for_all(const struct VacuumCutoffs *cutoffs,
 								HeapTupleHeader tuple, TransactionId *known_dead);
-static bool redirects_are_sound(Relation rel, Buffer buffer, OffsetNumber maxoff);
+static bool redirects_are_sound(Page page, OffsetNumber maxoff);
 static bool freezing_is_opportune(Relation rel, Buffer buffer,
 								  const Judgement *judgement,
 								  bool do_prune, bool do_hint);
@@ -239,6 +241,7 @@ judge_page(TableVacuum *vacuum, Buffer buffer, Judgement *judgement,
 	int			ndead_items = 0;
 
 	begin_judgement(judgement, vacuum->counters.new_relfrozenxid);
+	judgement->items_are_sound = page_check_rows(vacuum->rel, buffer);
 	for (OffsetNumber off = maxoff; off >= FirstOffsetNumber; off--)
 	{
 		ItemId		itemid = PageGetItemId(page, off);
@@ -256,7 +259,7 @@ judge_page(TableVacuum *vacuum, Buffer buffer, Judgement *judgement,
 			continue;
 		}
 
-		tuple = page_check_row_at(vacuum->rel, buffer, page, off);
+		tuple = (HeapTupleHeader) PageGetItem(page, itemid);
 		if ((tuple->t_infomask & (HEAP_XMIN_COMMITTED | HEAP_XMAX_INVALID |
 								  HEAP_XMAX_IS_MULTI | HEAP_MOVED)) !=
 			(HEAP_XMIN_COMMITTED | HEAP_XMAX_INVALID))
@@ -287,7 +290,7 @@ judge_page(TableVacuum *vacuum, Buffer buffer, Judgement *judgement,
 	}
 	judgement->nlive = nlive;
 
-	if (has_redirects && !redirects_are_sound(vacuum->rel, buffer, maxoff))
+	if (has_redirects && !redirects_are_sound(page, maxoff))
 		return false;
 
 	reverse_items(judgement->nowdead, judgement->nnowdead);
@@ -332,7 +335,9 @@ begin_judgement(Judgement *judgement, TransactionId oldest_unfrozen)
 static inline void
 judge_dead(Judgement *judgement, HeapTupleHeader tuple, OffsetNumber off, bool has_indexes)
 {
-	HeapTupleHeaderAdvanceConflictHorizon(tuple, &judgement->latest_xid_removed);
+	/* most are dead by the same transaction as the last one */
+	if (HeapTupleHeaderGetRawXmax(tuple) != judgement->latest_xid_removed)
+		HeapTupleHeaderAdvanceConflictHorizon(tuple, &judgement->latest_xid_removed);
 	judgement->ndead_tuples++;
 	if (has_indexes)
 		judgement->nowdead[judgement->nnowdead++] = off;
@@ -403,9 +408,8 @@ was_deleted_for_all(const struct VacuumCutoffs *cutoffs,
  * have made the page not simple.
  */
 static bool
-redirects_are_sound(Relation rel, Buffer buffer, OffsetNumber maxoff)
+redirects_are_sound(Page page, OffsetNumber maxoff)
 {
-	Page		page = BufferGetPage(buffer);
 	bool		reached[MaxHeapTuplesPerPage + 1] = {0};
 
 	for (OffsetNumber off = FirstOffsetNumber; off <= maxoff; off++)
@@ -420,7 +424,7 @@ redirects_are_sound(Relation rel, Buffer buffer, OffsetNumber maxoff)
 			return false;
 		itemid = PageGetItemId(page, target);
 		if (!ItemIdIsNormal(itemid) ||
-			!HeapTupleHeaderIsHeapOnly(page_check_row_at(rel, buffer, page, target)))
+			!HeapTupleHeaderIsHeapOnly((HeapTupleHeader) PageGetItem(page, itemid)))
 			return false;
 		reached[target] = true;
 	}
@@ -502,7 +506,7 @@ plan_freezing(TableVacuum *vacuum, Buffer buffer, const Judgement *judgement,
 		}
 		if (!ItemIdIsNormal(itemid))
 			continue;
-		tuple = page_check_row_at(vacuum->rel, buffer, page, off);
+		tuple = (HeapTupleHeader) PageGetItem(page, itemid);
 		xmin = HeapTupleHeaderGetXmin(tuple);
 		if (!TransactionIdIsNormal(xmin))
 			continue;
@@ -565,7 +569,7 @@ change_page(TableVacuum *vacuum, Buffer buffer, Buffer vmbuffer, Judgement *judg
 	PageHeader	header = (PageHeader) BufferGetPage(buffer);
 	bool		do_prune = judgement->nnowdead > 0 || judgement->nnowunused > 0;
 
-	if (do_prune || nfrozen > 0)
+	if (unlikely(!judgement->items_are_sound) && (do_prune || nfrozen > 0))
 		page_check_before_change(vacuum->rel, buffer,
 								 vacuum->nindexes > 0 ? judgement->nowdead : judgement->nowunused,
 								 vacuum->nindexes > 0 ? judgement->nnowdead : judgement->nnowunused);

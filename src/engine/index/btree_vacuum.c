@@ -64,6 +64,7 @@ typedef struct BtreeScan
 	BlockList  *empty_pages;	/* found so far, to be deleted later */
 
 	/* the TIDs of the page in hand, and which of them are dead */
+	bool		items_are_sound;
 	int			ntids;
 	ItemPointerData tids[MaxTIDsPerBTreePage];
 	bool		dead[MaxTIDsPerBTreePage];
@@ -490,28 +491,34 @@ gather_tids(BtreeScan *scan, Buffer buffer, OffsetNumber minoff, OffsetNumber ma
 {
 	Page		page = BufferGetPage(buffer);
 	BlockNumber blkno = BufferGetBlockNumber(buffer);
-	int			ntids = 0;
+	ItemId		first = PageGetItemId(page, minoff);
+	ItemPointer tid = scan->tids;
 
 	if (maxoff > MaxIndexTuplesPerPage)
 		index_report_overfull(scan->base.index, blkno);
-	for (OffsetNumber off = minoff; off <= maxoff; off++)
-	{
-		IndexTuple	tuple = index_tuple_at(scan->base.index, blkno, page, off);
-		int			nposting = BTreeTupleIsPosting(tuple) ? BTreeTupleGetNPosting(tuple) : 1;
+	scan->items_are_sound = index_items_are_sound(page);
+	for (OffsetNumber off = minoff; !scan->items_are_sound && off <= maxoff; off++)
+		(void) index_tuple_at(scan->base.index, blkno, page, off);
 
-		if (ntids + nposting > MaxTIDsPerBTreePage)
-			index_report_overfull(scan->base.index, blkno);
-		if (!BTreeTupleIsPosting(tuple))
-			scan->tids[ntids++] = tuple->t_tid;
+	for (ItemId item = first, end = first + (maxoff - minoff + 1); item < end; item++)
+	{
+		IndexTuple	tuple = (IndexTuple) PageGetItem(page, item);
+
+		if (likely(!BTreeTupleIsPosting(tuple)))
+			*tid++ = tuple->t_tid;
 		else
 		{
-			check_posting_list(scan, buffer, off);
-			memcpy(&scan->tids[ntids], BTreeTupleGetPosting(tuple),
-				   nposting * sizeof(ItemPointerData));
-			ntids += nposting;
+			int			nposting = BTreeTupleGetNPosting(tuple);
+
+			/* each item behind has a TID or more, too */
+			if ((tid - scan->tids) + nposting + (end - item - 1) > MaxTIDsPerBTreePage)
+				index_report_overfull(scan->base.index, blkno);
+			check_posting_list(scan, buffer, minoff + (item - first));
+			memcpy(tid, BTreeTupleGetPosting(tuple), nposting * sizeof(ItemPointerData));
+			tid += nposting;
 		}
 	}
-	scan->ntids = ntids;
+	scan->ntids = tid - scan->tids;
 }
 
 /*
@@ -560,7 +567,8 @@ btree_delete_dead_tids(BtreeScan *scan, Buffer buffer, OffsetNumber minoff, Offs
 	int			tid = 0;
 	bool		has_postings = scan->ntids != maxoff - minoff + 1;
 
-	index_check_items(scan->base.index, buffer);
+	if (unlikely(!scan->items_are_sound))
+		index_check_items(scan->base.index, buffer);
 	/* The usual case, without a branch that a processor can't predict. */
 	if (!has_postings)
 		for (; tid < scan->ntids; tid++)

@@ -29,6 +29,7 @@
 
 #include "compat.h"
 #include "engine/index/index_kind.h"
+#include "engine/page_items.h"
 #include "engine/prefetch.h"
 #include "guards/guards.h"
 #include "own_wait_event.h"
@@ -431,6 +432,13 @@ index_end_turn(IndexShared *index)
 	ConditionVariableSignal(&index->turn_ended);
 }
 
+/* index_items_are_sound -- are the line pointers of a locked page of tuples all right? */
+bool
+index_items_are_sound(Page page)
+{
+	return page_items_are_sound(page, false);
+}
+
 /*
  * index_check_items
  *		Raise an error if a locked page's line pointers can't be right.
@@ -448,6 +456,8 @@ index_check_items(Relation index, Buffer buffer)
 
 	Assert(CritSectionCount == 0);
 	Assert(compat_buffer_is_locked_exclusively(buffer));
+	if (likely(index_items_are_sound(page)))
+		return;
 
 	for (OffsetNumber off = FirstOffsetNumber; off <= maxoff; off++)
 	{

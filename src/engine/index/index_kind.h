@@ -204,9 +204,12 @@ extern bool index_take_turn(IndexShared *index, bool wait);
 extern void index_end_turn(IndexShared *index);
 
 /*
- * Raises an error if line pointers of a page can't be right.  The page is locked
- * exclusively, and the critical section in which items are deleted begins later.
+ * index_items_are_sound: the page isn't new, and is locked.  If it says so, each line
+ * pointer leads to a tuple's header, and items can be deleted.  index_check_items raises an
+ * error if line pointers of a page can't be right.  The page is locked exclusively, and the
+ * critical section in which items are deleted begins later.
  */
+extern bool index_items_are_sound(Page page);
 extern void index_check_items(Relation index, Buffer buffer);
 
 /* index_area -- a kind's own shared memory for an index. */
