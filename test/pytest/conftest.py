@@ -7,7 +7,7 @@ import gc
 import os
 import re
 import tempfile
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from functools import cache
 from itertools import count, product
 from pathlib import Path
@@ -285,6 +285,30 @@ def table_made_once(cluster_of, make):
         return made
 
     return made, template, table
+
+
+def tables_made_once(makes: dict, chosen):
+    """Return the fixtures made and template of a file in which chosen(request) names the one of `makes` that has made what is in a test's
+    database, or none. It is called with a connection once, when it is needed first, and the test's database is a copy of what it made."""
+
+    @pytest.fixture(scope="module")
+    def made(cluster):
+        with ExitStack() as stack:
+
+            @cache
+            def database(name: str) -> str:
+                copied = f"made_{list(makes).index(name)}"
+                stack.enter_context(made_once(cluster, copied, makes[name]))
+                return copied
+
+            yield database
+
+    @pytest.fixture
+    def template(request):
+        name = chosen(request)
+        return request.getfixturevalue("made")(name) if name else TEMPLATE
+
+    return made, template
 
 
 def create_with_template(prefix: Path, config: dict = CONFIG, *, initdb: tuple[str, ...] = ()) -> Cluster:

@@ -19,7 +19,6 @@ from test_inplace import (  # noqa: F401 (run once more, with the constraints th
     table,  # noqa: F401 (a fixture)
     template,  # noqa: F401 (a fixture)
     test_a_standby_replays_it,
-    test_crashes,
     test_logical_decoding_hears_nothing,
     test_nothing_else_happens_to_the_rows,
     test_old_snapshots_see_their_rows,
@@ -27,7 +26,6 @@ from test_inplace import (  # noqa: F401 (run once more, with the constraints th
     test_values_move_too,
     test_who_changes_a_row_that_moves_finds_it_again,
     test_who_changes_a_row_while_its_values_move,
-    test_who_fails_leaves_a_sound_table,
     values,  # noqa: F401 (a fixture)
     warnings_of,
 )

@@ -340,31 +340,6 @@ def test_tries_to_lock_the_table_take_no_xids(cluster, db, conn, table):
     assert_sound(conn)
 
 
-@every_other(
-    "end, step",
-    [
-        *(pytest.param(end, step) for number, step in enumerate(STEPS[:-1] + BUILD_STEPS) for end in ("cancel", "error")[:: (-1) ** number]),
-        *(pytest.param("statement_timeout", step) for step in ("shrink-wait", "shrink-swap")),
-    ],
-)
-def test_what_ends_it_leaves_nothing_behind(cluster, db, conn, table, end, step):
-    if end == "error":
-        with pytest.raises(psycopg.errors.InternalError_):
-            conn.execute(f"SET cyclone.debug_point = '{step}:leader:error'")
-            conn.execute(INPLACE)
-        conn.execute("RESET cyclone.debug_point")
-    elif end == "statement_timeout":
-        time_out_while_parked(cluster, db, f"{step}:leader", 1, INPLACE)
-    else:
-        with Parked(cluster, db, f"{step}:leader", 1, INPLACE) as vacuum:
-            conn.execute("SELECT pg_cancel_backend(%s)", (vacuum.pid,))
-            assert isinstance(vacuum.wait(), psycopg.errors.QueryCanceled)
-    assert conn.execute(INVALID).fetchall() == []
-    assert content(conn) == table
-    conn.execute(INPLACE)
-    assert_sound(conn)
-
-
 @pytest.mark.parametrize("step", ["shrink-wait", "shrink-validate", "shrink-swap"])
 def test_what_a_killed_session_leaves_goes_with_the_next_run(cluster, db, conn, table, no_cleaner, step):
     """It bothers nobody meanwhile."""

@@ -1,18 +1,15 @@
 """VACUUM (FULL INPLACE) leaves the same rows in a smaller table, while others read and write it."""
 
-import os
-import random
 import re
 import time
-from contextlib import ExitStack, suppress
-from functools import cache
+from contextlib import suppress
 from itertools import product
 from types import NoneType
 
 import psycopg
 import pytest
 
-from conftest import TEMPLATE, made_once
+from conftest import TEMPLATE, tables_made_once
 from cyclone_lab import checks
 from cyclone_lab.background import Background, Parked, wait_until
 from test_as_core import DB, MIXED_MAP, MULTIXACTS, SHAPES
@@ -24,9 +21,6 @@ CLEAN = "VACUUM (INDEX_CLEANUP on) t"  # no dead items are left, so none may hav
 LONG_BATCHES = {"cyclone.debug_batch_ms": 1000}  # more than a page's rows, however slow the machine is
 # A transaction waits for others before it begins
 SAFE_SNAPSHOTS = {f"default_transaction_{name}": value for name, value in (("isolation", "serializable"), ("read_only", "on"), ("deferrable", "on"))}
-SEED = int(os.environ.get("CYCLONE_CRASH_SEED", random.randrange(1 << 32)))
-CRASH_ROUNDS = int(os.environ.get("CYCLONE_CRASH_ROUNDS", "4"))
-
 # Half empty everywhere, with indexes of all kinds, values in the TOAST table, and a key that others refer to
 MAKE = """
     CREATE TABLE t (
@@ -62,29 +56,8 @@ MAKE_VALUES = """
 """
 
 
-def script_of(fixture: str) -> str:
-    """What makes table t as a fixture has it."""
-    return {"table": MAKE, "values": MAKE_VALUES}[fixture]
-
-
-@pytest.fixture(scope="module")
-def made(cluster):
-    """A function that returns the name of a database with table t as a fixture has it, to be copied."""
-    with ExitStack() as stack:
-
-        @cache
-        def database(fixture: str) -> str:
-            stack.enter_context(made_once(cluster, f"made_{fixture}", lambda conn: run_script(conn, script_of(fixture))))
-            return f"made_{fixture}"
-
-        yield database
-
-
-@pytest.fixture
-def template(request):
-    """The database that the test's own is a copy of: one with table t, if the test asks for that."""
-    fixture = next((name for name in ("table", "values") if name in request.fixturenames), None)
-    return request.getfixturevalue("made")(fixture) if fixture else TEMPLATE
+MADE = {"table": lambda conn: run_script(conn, MAKE), "values": lambda conn: run_script(conn, MAKE_VALUES)}
+made, template = tables_made_once(MADE, lambda request: next((name for name in MADE if name in request.fixturenames), None))
 
 
 @pytest.fixture
@@ -393,22 +366,6 @@ def test_a_foreign_key_is_checked_before_the_batch_is_audited(cluster, db, conn,
     assert_kept(conn, table)
 
 
-POINTS = ("inplace-batch", "inplace-half", "inplace-pause", "inplace-lists", "heap-scan", "heap-vacuum", "truncate")
-
-
-@pytest.mark.parametrize("point", [pytest.param(point, marks=[pytest.mark.once] * (point != "inplace-half")) for point in POINTS])
-def test_who_fails_leaves_a_sound_table(cluster, db, conn, table, point):
-    """An error anywhere; the next attempt takes up where this one ended."""
-    failing = Background(cluster, db, INPLACE, {"cyclone.debug_point": f"{point}:any:error"})
-    failing.wait()
-    assert failing.error is not None and "debug point" in str(failing.error)
-    assert_kept(conn, table)
-    assert conn.execute("SELECT count(*) FROM pg_locks WHERE relation = 't'::regclass AND pid <> pg_backend_pid()").fetchone() == (0,)
-    conn.execute(INPLACE)
-    assert_small(conn, table)
-    assert_indexes_agree(conn, "t")
-
-
 def batches(conn) -> list[set[int]]:
     """The ids of the rows that each transaction has put where they are."""
     return [set(ids) for (ids,) in conn.execute("SELECT array_agg(id) FROM t GROUP BY xmin").fetchall()]
@@ -684,36 +641,6 @@ def test_no_safe_snapshot_is_waited_for_with_a_lock(cluster, db, conn, table):
     assert_small(conn, table)
 
 
-@pytest.mark.once
-@pytest.mark.parametrize("fixture, again", [("table", ["note = note WHERE id % 2 = 0", "note = note"]), ("values", ["a = a || '.'"])])
-def test_crashes(new_cluster, fixture, again):
-    """kill -9 of everything at random moments; what had been achieved stays, as far as it was on disk."""
-    rng = random.Random(SEED)
-    print(f"CYCLONE_CRASH_SEED={SEED}")
-    cluster = new_cluster(checkpoint_timeout="30s", max_wal_size="64MB", restart_after_crash="on")
-    with cluster.connect(TEMPLATE) as conn:
-        run_script(conn, script_of(fixture))
-    for _ in range(CRASH_ROUNDS if fixture == "table" else CRASH_ROUNDS // 2):
-        with cluster.connect(TEMPLATE) as conn:
-            for change in again:  # makes it worth it again
-                conn.execute(f"UPDATE t SET {change}")
-            expected = content(conn, "t")
-        compaction = Background(cluster, TEMPLATE, INPLACE if fixture == "table" else MOVE)
-        time.sleep(rng.uniform(0, 0.4))
-        cluster.crash()
-        compaction.wait()
-        cluster.start()
-        with cluster.connect(TEMPLATE) as conn:
-            assert content(conn, "t") == expected
-            conn.execute(CLEAN)
-            checks.assert_clean(conn, "t")
-            if fixture == "table":
-                assert_indexes_agree(conn, "t")
-    with cluster.connect(TEMPLATE) as conn:
-        conn.execute(INPLACE)
-        assert content(conn, "t") == expected and blocks(conn) < 120
-
-
 @pytest.mark.parametrize("how", ["FOR SHARE", "UPDATE"])
 def test_who_changes_a_hidden_page_before_a_crash(new_cluster, how):
     """After recovery the visibility map is what it was when the row was changed: its page isn't in it."""
@@ -748,7 +675,7 @@ def test_logical_decoding_hears_nothing(new_cluster, fixture, ids):
     cluster = new_cluster(wal_level="logical")
     text = "n = 1000001" if fixture == "table" else "a = a || '!'"
     with cluster.connect(TEMPLATE) as conn:
-        run_script(conn, script_of(fixture))
+        MADE[fixture](conn)
         conn.execute("CREATE PUBLICATION p FOR TABLE t")
         conn.execute("SELECT pg_create_logical_replication_slot('decoded', 'test_decoding')")
         conn.execute("SELECT pg_create_logical_replication_slot('published', 'pgoutput')")
@@ -1433,29 +1360,6 @@ def test_a_toast_table_is_not_cut_off_by_another(cluster, db, conn, values):
         conn.execute("RESET ALL")
     parked.finish()
     assert_kept(conn, values)
-
-
-HELD = """
-    SELECT relation::regclass::text, mode FROM pg_locks
-    WHERE pid = %s AND locktype = 'relation' AND database = (SELECT oid FROM pg_database WHERE datname = current_database())
-"""
-PLACES_OF_ERRORS = ("inplace-plan", "inplace-pause", "inplace-half", "inplace-value", "inplace-batch", "heap-scan", "truncate")
-
-
-@pytest.mark.parametrize("point", PLACES_OF_ERRORS)
-def test_a_session_that_fails_keeps_no_lock(cluster, db, conn, values, point):
-    """Neither on the table nor on its TOAST table, although it lives on; nor has it one when all has gone well."""
-    with cluster.connect(db) as session:
-        session.execute("SELECT set_config('cyclone.debug_point', %s, false)", (f"{point}:leader:error",))
-        with pytest.raises(psycopg.errors.InternalError_, match="debug point"):
-            session.execute(MOVE)
-        assert conn.execute(HELD, (session.info.backend_pid,)).fetchall() == []
-        assert content(conn, "t") == values
-        session.execute("RESET cyclone.debug_point")
-        session.execute(INPLACE)
-        assert conn.execute(HELD, (session.info.backend_pid,)).fetchall() == []
-    assert content(conn, "t") == values
-    checks.assert_clean(conn, "t")
 
 
 def test_functions_in_indexes_run_as_the_owner(cluster, db, conn):

@@ -11,10 +11,9 @@ import re
 import psycopg
 import pytest
 
-from conftest import TEMPLATE, every_other
 from cyclone_lab import build, checks
 from cyclone_lab.background import Background, Parked, wait_until
-from cyclone_lab.files import missing_files, stray_files, wait_for_cleaning
+from test_faults import PLACES, assert_ends_without_harm, ends_of, make_versions
 from test_guards import HELD_BY_DISK, SHORT, one, pace_of, retain_wal
 from test_inplace import SAFE_SNAPSHOTS
 from test_key_sets import assert_rewritten_as_by_core, of_sets
@@ -27,10 +26,8 @@ from test_rewrite import (  # noqa: F401 (base and versions are fixtures)
     FAULT_SETTINGS,
     LEFT_TO_SERVER,
     MAKE_VERSIONS,
-    POINTS,
     TABLES,
     assert_alike,
-    assert_failure_does_no_harm,
     base,
     content,
     rewrite_all,
@@ -334,38 +331,10 @@ def test_progress_is_shown(cluster, db, conn, versions):  # noqa: F811
     assert conn.execute("SELECT FROM pg_stat_progress_repack").fetchall() == []
 
 
-@every_other(
-    "point, role, how", [*(pytest.param(point, "leader") for point in POINTS), pytest.param("heap-copy", "worker")], ["error", "cancel", "terminate"]
-)
-def test_who_fails_leaves_the_table_as_it_was(cluster, db, conn, versions, point, role, how):  # noqa: F811
-    assert_failure_does_no_harm(cluster, db, conn, versions, point, role, how, REPACK)
-
-
-def test_a_crash_leaves_the_table_as_it_was_and_no_file(new_cluster):
-    cluster = new_cluster(wal_consistency_checking="all")
-    with cluster.connect(TEMPLATE) as conn:
-        run_script(conn, MAKE_VERSIONS)
-        for change in CHANGES:
-            run_script(conn, change)
-        before = content(conn, "t")
-    for point in ("rewrite-created", "heap-copy", "rewrite-swap", "rewrite-swapped"):
-        with Parked(cluster, TEMPLATE, f"{point}:any", 1, REPACK, FAULT_SETTINGS) as repack:
-            cluster.crash()
-            assert isinstance(repack.wait(), psycopg.OperationalError)
-        cluster.start()
-        wait_for_cleaning(cluster)
-        with cluster.connect(TEMPLATE) as conn:
-            assert content(conn, "t") == before, point
-            assert checks.heap_corruption(conn, "t") == checks.btree_corruption(conn, "t") == []
-            assert stray_files(cluster, conn) == missing_files(cluster, conn) == []
-    with cluster.connect(TEMPLATE) as conn:
-        conn.execute(REPACK)
-        cluster.crash()
-    cluster.start()
-    with cluster.connect(TEMPLATE) as conn:
-        assert content(conn, "t") == before
-        checks.assert_clean(conn, "t")
-    assert "inconsistent page" not in cluster.log and "PANIC" not in cluster.log
+@pytest.mark.parametrize("place, role, how", ends_of([place for place in PLACES if place.kind == "FULL"]))
+def test_one_process_is_ended(cluster, conn, place, role, how):
+    make_versions(conn)
+    assert_ends_without_harm(cluster, conn, checks.table_state(conn, "t"), place, role, how, REPACK)
 
 
 def test_each_of_several_tables_is_a_transaction(cluster, db, conn):

@@ -1,23 +1,16 @@
 """VACUUM FULL on pg_cyclone's engine leaves tables of every shape as PostgreSQL's does: the same rows with the same headers, frozen
 alike, in files no larger, and everything else about the table as it was."""
 
-import os
-import random
 import re
-import time
 
 import psycopg
 import pytest
 
 from conftest import CONFIG, TEMPLATE, create_with_template, every_other
 from cyclone_lab import checks
-from cyclone_lab.background import DEBUG_POINT_LOCK, Background, Parked, wait_until
+from cyclone_lab.background import Background, Parked
 from cyclone_lab.cluster import Cluster
-from cyclone_lab.files import missing_files, stray_files, wait_for_cleaning
 from test_as_core import CATALOGS, DB, MIXED_MAP, MULTIXACTS, SHAPES, make_mixed_map, make_multixacts
-
-CRASH_ROUNDS = int(os.environ.get("CYCLONE_CRASH_ROUNDS", "6"))
-CRASH_SEED = int(os.environ.get("CYCLONE_CRASH_SEED", random.randrange(1 << 32)))
 
 # More of them: what matters to a rewrite alone.
 REWRITE_SHAPES = {
@@ -449,9 +442,6 @@ def test_rows_locked_by_several_and_updated_a_moment_ago(new_cluster):
 
 FAULT_SETTINGS = {"min_parallel_table_scan_size": 0}
 FULL = "VACUUM (FULL, PARALLEL 2) t"
-POINTS = ("rewrite-created", "heap-copy", "update-chains", "rewrite-swap", "rewrite-swapped")
-
-
 def relation_files(cluster, conn) -> dict[str, int]:
     """Return the relation files of the connection's database with their sizes, once those that were dropped are gone."""
     [(oid,)] = conn.execute("SELECT oid FROM pg_database WHERE datname = current_database()")
@@ -470,122 +460,6 @@ def versions(cluster, db, conn):
         for change in CHANGES:
             run_script(conn, change)
         yield content(conn, "t")
-
-
-@every_other(
-    "point, role, how", [*(pytest.param(point, "leader") for point in POINTS), pytest.param("heap-copy", "worker")], ["error", "cancel", "terminate"]
-)
-def test_who_fails_leaves_the_table_as_it_was(cluster, db, conn, versions, point, role, how):
-    assert_failure_does_no_harm(cluster, db, conn, versions, point, role, how, FULL)
-
-
-def assert_failure_does_no_harm(cluster, db, conn, before, point, role, how, statement) -> None:
-    """Have a statement that rewrites table t with these contents fail, and then have it succeed."""
-    files = relation_files(cluster, conn)
-    log_position = len(cluster.log)
-    # the leader waits, or it might have copied all before a worker comes
-    if how == "error" and role == "worker":
-        assert failed_in_a_worker(cluster, db, statement, point, point)
-    elif how == "error":
-        vacuum = Background(cluster, db, statement, {**FAULT_SETTINGS, "cyclone.debug_point": f"{point}:leader:error"})
-        assert vacuum.wait() is not None
-    else:
-        where, processes = (f"{point}:any", 3) if role == "worker" else (f"{point}:leader", 1)
-        with Parked(cluster, db, where, processes, statement, FAULT_SETTINGS) as vacuum:
-            conn.execute(f"SELECT pg_{how}_backend(%s)", (vacuum.workers[0] if role == "worker" else vacuum.pid,))
-            assert isinstance(
-                vacuum.wait(), psycopg.errors.QueryCanceled if how == "cancel" else psycopg.errors.AdminShutdown
-            )
-    idle = "SELECT count(*) FROM pg_stat_activity WHERE query = %s AND state <> 'idle'"
-    wait_until(lambda: conn.execute(idle, (statement,)).fetchone() == (0,), "the end of all processes of the statement")
-    assert content(conn, "t") == before
-    assert conn.execute("SELECT * FROM cyclone.progress_details WHERE datname = current_database()").fetchall() == []
-    after = relation_files(cluster, conn)
-    assert after.keys() - files.keys() == set(), "files are left over"
-    conn.execute(statement)
-    assert content(conn, "t") == before
-    checks.assert_clean(conn, "t")
-    assert not re.search("leak|PANIC|TRAP|was terminated by signal", cluster.log[log_position:])
-
-
-def failed_in_a_worker(cluster, db, statement, point, leader_at) -> psycopg.Error | None:
-    """Return the error of a statement whose workers fail at `point`, while the leader waits at `leader_at`."""
-    with cluster.connect(db) as gate:
-        gate.execute("SELECT pg_advisory_lock(%s)", (DEBUG_POINT_LOCK,))
-        points = f"{point}:worker:error {leader_at}:leader:wait"
-        return Background(cluster, db, statement, {**FAULT_SETTINGS, "cyclone.debug_point": points}).wait()
-
-
-@pytest.mark.parametrize("role", ["leader", "worker"])
-def test_who_cannot_extend_the_new_table_holds_nobody_up(cluster, db, conn, versions, role):
-    if role == "worker":
-        # with its first page done, the leader isn't in the midst of it
-        assert failed_in_a_worker(cluster, db, FULL, "rewrite-extend", "heap-copy")
-    else:
-        settings = {**FAULT_SETTINGS, "cyclone.debug_point": "rewrite-extend:leader:error"}
-        assert Background(cluster, db, FULL, settings).wait() is not None
-    assert content(conn, "t") == versions
-    conn.execute(FULL)
-    assert content(conn, "t") == versions
-
-
-def test_a_crash_leaves_the_table_as_it_was(new_cluster):
-    cluster = new_cluster(wal_consistency_checking="all")
-    with cluster.connect(TEMPLATE) as conn:
-        run_script(conn, MAKE_VERSIONS)
-        for change in CHANGES:
-            run_script(conn, change)
-        before = content(conn, "t")
-    for point in POINTS:
-        if point == "update-chains":  # a crash leaves no snapshot that needs links
-            continue
-        with Parked(cluster, TEMPLATE, f"{point}:any", 1, FULL, FAULT_SETTINGS) as vacuum:
-            cluster.crash()
-            assert isinstance(vacuum.wait(), psycopg.OperationalError)
-        cluster.start()
-        with cluster.connect(TEMPLATE) as conn:
-            assert content(conn, "t") == before, point
-            assert checks.heap_corruption(conn, "t") == checks.btree_corruption(conn, "t") == []
-    with cluster.connect(TEMPLATE) as conn:
-        conn.execute(FULL)
-        cluster.crash()
-    cluster.start()
-    with cluster.connect(TEMPLATE) as conn:
-        assert content(conn, "t") == before
-        checks.assert_clean(conn, "t")
-    assert "inconsistent page" not in cluster.log and "PANIC" not in cluster.log
-
-
-def test_crashes_at_random_moments(new_cluster):
-    """CYCLONE_CRASH_ROUNDS says how many; the seed is printed, but repeats the choices only, not the timing."""
-    print(f"CYCLONE_CRASH_SEED={CRASH_SEED}")
-    chance = random.Random(CRASH_SEED)
-    cluster = new_cluster()
-    with cluster.connect(TEMPLATE) as conn:
-        run_script(conn, MAKE_VERSIONS)
-        for change in CHANGES:
-            run_script(conn, change)
-    finished = 0
-    for _ in range(CRASH_ROUNDS):
-        with cluster.connect(TEMPLATE) as conn:
-            conn.execute("UPDATE t SET n = n + 1, big = big || 'x' WHERE id %% 10 = %s", (chance.randrange(10),))
-            before = content(conn, "t")
-            vacuum = Background(cluster, TEMPLATE, f"VACUUM (FULL, PARALLEL {chance.randrange(4)}) t", FAULT_SETTINGS)
-            time.sleep(chance.uniform(0, 0.1))  # it takes about as long
-            cluster.crash()
-        error = vacuum.wait()
-        finished += error is None
-        cluster.start()
-        wait_for_cleaning(cluster)
-        with cluster.connect(TEMPLATE) as conn:
-            assert content(conn, "t") == before
-            assert checks.heap_corruption(conn, "t") == checks.btree_corruption(conn, "t") == []
-            assert stray_files(cluster, conn) == missing_files(cluster, conn) == []
-    with cluster.connect(TEMPLATE) as conn:
-        conn.execute("VACUUM FULL t")
-        assert content(conn, "t") == before
-        checks.assert_clean(conn, "t")
-    print(f"{finished} of {CRASH_ROUNDS} had finished before the crash")
 
 
 @every_other("wal_level, kind", ["minimal", "logical"], ["", "UNLOGGED"])
@@ -607,26 +481,6 @@ def test_a_crash_after_it_with_each_wal_level(new_cluster, wal_level, kind):
         assert checks.heap_corruption(conn, "t") == checks.btree_corruption(conn, "t") == []
         conn.execute("DELETE FROM t WHERE id = 0")
         assert kind or content(conn, "t") == before
-
-
-@pytest.mark.parametrize("workers", [0, 2])
-def test_a_standby_has_the_same_rows(new_cluster, workers):
-    primary = new_cluster(wal_consistency_checking="all")
-    standby = primary.standby({"max_standby_streaming_delay": -1, "hot_standby_feedback": "off"}).start()
-    try:
-        with primary.connect(TEMPLATE) as conn:
-            run_script(conn, MAKE_VERSIONS)
-            for change in CHANGES:
-                run_script(conn, change)
-            conn.execute(f"VACUUM (FULL, PARALLEL {workers}) t")
-            here = content(conn, "t"), tuples(conn, "t")
-        standby.wait_for_replay(primary)
-        with standby.connect(TEMPLATE) as conn:
-            assert (content(conn, "t"), tuples(conn, "t")) == here
-            assert checks.heap_corruption(conn, "t") == checks.btree_corruption(conn, "t") == []
-        assert "inconsistent page" not in standby.log
-    finally:
-        standby.remove()
 
 
 def test_logical_decoding_goes_on(new_cluster):

@@ -2,17 +2,16 @@
 
 import os
 import re
-import signal
 
 import psycopg
 import pytest
 
-from conftest import CONFIG, TEMPLATE, create_with_template, every_other
+from conftest import CONFIG, TEMPLATE, create_with_template
 from cyclone_lab import checks
-from cyclone_lab.background import DEBUG_POINT_LOCK, Background, Parked, wait_until
+from cyclone_lab.background import Background, Parked
 from cyclone_lab.cluster import Cluster
 from test_as_core import DB
-from test_rewrite import CHANGES, MAKE_VERSIONS, WAL_LEVELS, content, relation_files, run_script
+from test_rewrite import CHANGES, MAKE_VERSIONS, WAL_LEVELS, content, run_script
 
 # One parallel worker of PostgreSQL's needs 64 MB, so here PostgreSQL builds each index alone, and only what isn't plain is left to it.
 SETTINGS = {"maintenance_work_mem": "32MB"}
@@ -352,48 +351,6 @@ def indexed(conn):
     yield content(conn, "t")
 
 
-PLACES_OF_FAILURES = [
-    ("rewrite-index-files", "leader", 0), ("rewrite-index", "leader", 0), ("rewrite-index", "worker", 0),
-    ("rewrite-btree-part", "worker", 3), ("rewrite-btree-part", "leader", 3), ("rewrite-btree-join", "leader", 3),
-    ("rewrite-index-alone", "leader", 0), ("rewrite-entry-sort", "leader", 3), ("rewrite-entry-sort", "worker", 3),
-    ("rewrite-collect", "leader", 3), ("rewrite-collect", "worker", 3),
-]  # fmt: skip
-
-
-@every_other("point, role, parts, how", [pytest.param(*place) for place in PLACES_OF_FAILURES], ["error", "cancel", "terminate"])
-def test_who_fails_leaves_the_table_as_it_was(cluster, db, conn, indexed, point, role, parts, how):
-    settings = {**SETTINGS, "cyclone.debug_btree_parts": parts}
-    files = relation_files(cluster, conn)
-    log_position = len(cluster.log)
-    # the others wait, or they might have built all indexes before this one comes there
-    processes = 3 if point in ("rewrite-index", "rewrite-btree-part", "rewrite-entry-sort", "rewrite-collect") else 1
-    if how == "error":
-        other = "worker" if role == "leader" else "leader"
-        with cluster.connect(db) as gate:
-            gate.execute("SELECT pg_advisory_lock(%s)", (DEBUG_POINT_LOCK,))
-            points = f"{point}:{role}:error {point}:{other}:wait"
-            vacuum = Background(cluster, db, FULL, {**settings, "cyclone.debug_point": points})
-            assert isinstance(vacuum.wait(), psycopg.errors.InternalError_)
-    else:
-        with Parked(cluster, db, f"{point}:any", processes, FULL, settings) as vacuum:
-            victim = vacuum.pid if role == "leader" else vacuum.workers[0]
-            conn.execute(f"SELECT pg_{how}_backend(%s)", (victim,))
-            assert isinstance(
-                vacuum.wait(), psycopg.errors.QueryCanceled if how == "cancel" else psycopg.errors.AdminShutdown
-            )
-    idle = "SELECT count(*) FROM pg_stat_activity WHERE query = %s AND state <> 'idle'"
-    wait_until(lambda: conn.execute(idle, (FULL,)).fetchone() == (0,), "the end of all processes of the VACUUM")
-    assert content(conn, "t") == indexed
-    assert checks.heap_corruption(conn, "t") == checks.btree_corruption(conn, "t") == []
-    assert conn.execute("SELECT * FROM cyclone.progress_details WHERE datname = current_database()").fetchall() == []
-    assert relation_files(cluster, conn).keys() - files.keys() == set(), "files are left over"
-    assert list((cluster.data / "base" / "pgsql_tmp").glob("*")) == []
-    conn.execute(FULL)
-    assert content(conn, "t") == indexed
-    checks.assert_clean(conn, "t")
-    assert not re.search("leak|PANIC|TRAP|was terminated by signal", cluster.log[log_position:])
-
-
 def test_what_is_wrong_with_a_row(cluster, db, conn, indexed):
     """An expression that fails ends it, in whichever process that is, with the expression's error."""
     conn.execute("CREATE INDEX late ON t ((1 / (n + 1000)))")
@@ -421,54 +378,6 @@ def test_duplicates_are_not_looked_for(cluster, db, conn, indexed):
     vacuum.finish()
     assert builds(vacuum.messages) == (3, 1)
     assert content(conn, "t") == indexed
-
-
-def test_crashes(new_cluster):
-    """A killed worker, and a killed server at each point, leave the old table; the new one survives a crash after the commit."""
-    cluster = new_cluster(wal_consistency_checking="all", restart_after_crash="on")
-    with cluster.connect(TEMPLATE) as conn:
-        run_script(conn, MAKE_INDEXED)
-        before = content(conn, "t")
-
-    def assert_whole(what: str) -> None:
-        with cluster.connect(TEMPLATE) as conn:
-            assert content(conn, "t") == before, what
-            assert checks.heap_corruption(conn, "t") == checks.btree_corruption(conn, "t") == []
-
-    in_parts = {**SETTINGS, "cyclone.debug_btree_parts": 3}
-    for point, settings in (
-        ("rewrite-index-files:leader", SETTINGS), ("rewrite-index:any", SETTINGS), ("rewrite-entry-sort:any", SETTINGS),
-        ("rewrite-btree-join:leader", in_parts), ("rewrite-collect-range:any", in_parts),
-        ("rewrite-index-alone:leader", SETTINGS), ("rewrite-swapped:leader", in_parts),
-    ):  # fmt: skip
-        with Parked(cluster, TEMPLATE, point, 1, FULL, settings) as vacuum:
-            cluster.crash()
-            assert isinstance(vacuum.wait(), psycopg.OperationalError)
-        cluster.start()
-        assert_whole(point)
-
-    with Parked(cluster, TEMPLATE, "rewrite-index:any", 3, FULL, SETTINGS) as vacuum:
-        os.kill(vacuum.workers[0], signal.SIGKILL)
-        assert isinstance(vacuum.wait(), psycopg.OperationalError)
-
-    def is_up() -> bool:
-        try:
-            cluster.connect(TEMPLATE).close()
-        except psycopg.OperationalError:
-            return False
-        return True
-
-    wait_until(is_up, "the server's recovery")
-    assert_whole("killed worker")
-
-    for parts in (0, 3):
-        with cluster.connect(TEMPLATE) as conn:
-            conn.execute(f"SET maintenance_work_mem = '32MB'; SET cyclone.debug_btree_parts = {parts}")
-            conn.execute(FULL)
-        cluster.crash()
-        cluster.start()
-        assert_whole("crash after commit")
-    assert "inconsistent page" not in cluster.log and "PANIC" not in cluster.log
 
 
 def test_a_standby_has_the_same_indexes(base):
