@@ -12,6 +12,7 @@ from typing import NamedTuple
 import psycopg
 import pytest
 
+import test_gin
 from conftest import TEMPLATE, every_other, tables_made_once
 from cyclone_lab import checks
 from cyclone_lab.background import DEBUG_POINT_LOCK, Background, Parked, time_out_while_parked, wait_until
@@ -83,6 +84,12 @@ def make_table(conn) -> None:
     conn.execute("DELETE FROM t WHERE id % 3 = 0 OR id > 7000")
 
 
+def make_gin(conn) -> None:
+    """Make table t with an index whose posting trees are shared out, and have pages that become empty."""
+    test_gin.make_table(conn, "t", "runs of rows")
+    conn.execute(f"DELETE FROM t WHERE {test_gin.SHAPES['runs of rows'][2]}")
+
+
 def make_versions(conn) -> None:
     """Make table t with a TOAST table, and rows that were changed in many ways."""
     run_script(conn, MAKE_VERSIONS)
@@ -93,6 +100,7 @@ def make_versions(conn) -> None:
 TEAM = {"min_parallel_table_scan_size": 0, "min_parallel_index_scan_size": 0}
 KINDS = {
     "VACUUM": Kind(VACUUM, make_table, SETTINGS),
+    "VACUUM of gin": Kind("VACUUM (PARALLEL 2) t", make_gin, test_gin.SHARED_OUT),
     "FULL": Kind("VACUUM (FULL, PARALLEL 2) t", make_versions, TEAM),
     "indexes of FULL": Kind("VACUUM (FULL, PARALLEL 2) t", lambda conn: run_script(conn, MAKE_INDEXED), {"maintenance_work_mem": "32MB"}),
     "FULL INPLACE": Kind("VACUUM (FULL INPLACE) t", lambda conn: run_script(conn, MAKE_INPLACE), {}),
@@ -101,6 +109,8 @@ KINDS = {
 IN_PARTS = (("cyclone.debug_btree_parts", 3),)
 PLACES = [
     *(Place("VACUUM", point, 3 if point in TEAM_PHASES else 1) for point in CONTEXTS),
+    *(Place("VACUUM of gin", point) for point in ("gin-page", "gin-empty-pages")),
+    *(Place("VACUUM of gin", point, 2) for point in ("gin-posting-page", "gin-piece")),
     *(Place("FULL", point, 3 if point == "heap-copy" else 1) for point in ("rewrite-created", "heap-copy", "rewrite-swap", "rewrite-swapped")),
     Place("FULL", "rewrite-extend", only_errors=True),
     *(Place("indexes of FULL", point) for point in ("rewrite-index-files", "rewrite-index-alone")),

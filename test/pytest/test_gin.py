@@ -1,10 +1,9 @@
 """Several processes vacuum one GIN index: its pages are as the server's own VACUUM leaves them, and no entry of a dead row is
 left although pages split, and lists become trees, between the visits."""
 
-import psycopg
 import pytest
 
-from conftest import TEMPLATE, every_other
+from conftest import every_other
 from cyclone_lab import checks, gin
 from cyclone_lab.background import Parked
 
@@ -150,77 +149,3 @@ def test_large_posting_trees_are_done_by_all(cluster, conn, db, pg_major):
         parked.release()
         parked.finish()
     assert_no_dead_entries(conn, pg_major)
-
-
-# Points, and how many processes come there at least
-POINTS = {"gin-page": 1, "gin-posting-page": 2, "gin-piece": 2, "gin-empty-pages": 1}
-VACUUM = "VACUUM (INDEX_CLEANUP on, PARALLEL 2) t"
-
-
-@pytest.mark.parametrize("victim", ["leader", "worker"])
-@pytest.mark.parametrize("point", ["gin-posting-page", "gin-piece"])
-def test_a_process_is_cancelled_while_all_are_at_work(cluster, conn, db, pg_major, point, victim):
-    make_table(conn, "t", "runs of rows")
-    conn.execute(f"DELETE FROM t WHERE {SHAPES['runs of rows'][2]}")
-    with Parked(cluster, db, f"{point}:any", 2, VACUUM, SHARED_OUT) as parked:
-        conn.execute("SELECT pg_cancel_backend(%s)", (parked.pid if victim == "leader" else parked.workers[0],))
-        assert isinstance(parked.wait(), psycopg.errors.QueryCanceled)
-    conn.execute("SET statement_timeout = '60s'")
-    vacuum(conn, "t", "ours", 2)
-    assert_no_dead_entries(conn, pg_major)
-
-
-@pytest.mark.parametrize("point", POINTS)
-def test_who_waits_for_a_process_that_fails_fails_too(conn, pg_major, point):
-    """Others have nothing left to do, and wait for what it may find."""
-    make_table(conn, "t", "runs of rows")
-    conn.execute(f"DELETE FROM t WHERE {SHAPES['runs of rows'][2]}")
-    for name, value in {**SHARED_OUT, "statement_timeout": "60s"}.items():
-        conn.execute(f"SET {name} = '{value}'")
-    conn.execute(f"SET cyclone.debug_point = '{point}:any:error'")
-    with pytest.raises(psycopg.Error, match="debug point"):
-        conn.execute(VACUUM)
-    conn.execute("RESET cyclone.debug_point")
-    vacuum(conn, "t", "ours", 2)
-    assert_no_dead_entries(conn, pg_major)
-
-
-def test_crashes_and_replay(new_cluster, pg_major):
-    """On the server that crashed, and on a standby, whose pages are compared with the primary's."""
-    settings = {name: value for name, value in SHARED_OUT.items() if "." not in name}
-    primary = new_cluster(wal_consistency_checking="all", max_wal_size="4GB", wal_keep_size="4GB", **settings)
-    standby = primary.standby({"max_standby_streaming_delay": -1, "hot_standby_feedback": "off", "wal_retrieve_retry_interval": "100ms"})
-    standby.start()
-    try:
-        for point, processes in POINTS.items():
-            with primary.connect(TEMPLATE) as conn:
-                conn.execute("SET wal_consistency_checking = ''")  # only what VACUUM does is compared
-                make_table(conn, "t", "runs of rows")
-                conn.execute(f"DELETE FROM t WHERE {SHAPES['runs of rows'][2]}")
-                before = checks.table_state(conn, "t")
-            with Parked(primary, TEMPLATE, f"{point}:any", processes, VACUUM, SHARED_OUT) as parked:
-                with primary.connect(TEMPLATE) as conn:
-                    conn.execute("SELECT pg_logical_emit_message(true, '', '')")
-                primary.crash()
-                assert isinstance(parked.wait(), psycopg.OperationalError)
-            primary.start()
-            with primary.connect(TEMPLATE) as conn:
-                assert checks.dangling_index_entries(conn, "t", between_passes=True) == []
-                for name, value in SHARED_OUT.items():
-                    conn.execute(f"SET {name} = {value}")
-                vacuum(conn, "t", "ours", 2)
-                assert_no_dead_entries(conn, pg_major)
-                after = checks.table_state(conn, "t")
-                assert (after["rows"], after["content_hash"]) == (before["rows"], before["content_hash"])
-                conn.execute("SELECT pg_logical_emit_message(true, '', '')")
-                pages = gin.read_pages(conn, "t_v")
-                assert any(page.flags & gin.DELETED for page in pages[1:])
-            standby.wait_for_replay(primary)
-            with standby.connect(TEMPLATE) as conn:
-                assert gin.read_pages(conn, "t_v") == pages
-            with primary.connect(TEMPLATE) as conn:
-                conn.execute("DROP TABLE t")
-        for server in (primary, standby):
-            assert "inconsistent page" not in server.log and "PANIC" not in server.log
-    finally:
-        standby.remove()

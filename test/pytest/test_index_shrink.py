@@ -707,48 +707,6 @@ def test_in_the_queue_it_has_nothing_locked(cluster, db, conn, table, statement)
     assert_sound(conn)
 
 
-def test_upserts_by_many_clients(cluster, db, conn, table):
-    """They share keys, while the table is compacted again and again; none fails."""
-    conn.execute("DROP INDEX t_expr; DROP INDEX t_some")  # upserts don't go by these
-    stop = threading.Event()
-    errors: list[Exception] = []
-
-    def upsert(number: int) -> None:
-        with cluster.connect(db) as client:
-            try:
-                for turn in range(100000):
-                    if stop.is_set():
-                        return
-                    key = (turn * 7 + number) % 40 + 1
-                    client.execute(
-                        "INSERT INTO t VALUES (%s, %s, %s, '{0}', point(1, 1)) ON CONFLICT (id) DO UPDATE SET a = t.a || 1, note = t.note || '.'",
-                        (-key, -key, f"key {key} of {number} at {turn}"),
-                    )
-                    if turn % 5 == 0:
-                        client.execute("DELETE FROM t WHERE id = %s", (-key,))
-            except Exception as error:
-                errors.append(error)
-
-    clients = [threading.Thread(target=upsert, args=(number,)) for number in range(6)]
-    for client in clients:
-        client.start()
-    try:
-        for _ in range(4):
-            conn.execute("INSERT INTO t SELECT i, i, md5(i::text), '{0}', point(1, 1) FROM generate_series(100000, 110000) i")
-            conn.execute("DELETE FROM t WHERE id >= 100000")
-            conn.execute(INPLACE)
-    finally:
-        stop.set()
-        for client in clients:
-            client.join()
-    assert errors == []
-    conn.execute("DELETE FROM t WHERE id < 0")
-    assert content(conn) == table
-    assert conn.execute(INVALID).fetchall() == []
-    conn.execute("VACUUM (INDEX_CLEANUP on) t")
-    checks.assert_clean(conn, "t")
-
-
 @pytest.mark.parametrize("wal_level", ["minimal", "replica"])
 def test_a_crash_after_a_btree_is_built(new_cluster, wal_level):
     """Its file is older than the transaction that fills it, so it's in the WAL; a checkpoint may begin while it is written."""
@@ -851,54 +809,6 @@ def test_a_standby_replays_the_pages_of_a_copy(new_cluster):
             assert checks.btree_corruption(reader, "t") == []
         assert "inconsistent page" not in standby.log
         assert_sound(conn)
-
-
-def test_others_insert_update_and_delete_while_btrees_are_built(cluster, db, conn):
-    """With and without chains of HOT updates; afterwards each row has its entries."""
-    conn.execute("CREATE TABLE t (id int PRIMARY KEY, n bigint, u uuid UNIQUE, at timestamptz, seen int) WITH (autovacuum_enabled = off, fillfactor = 70)")
-    conn.execute("CREATE INDEX t_n ON t (n, at DESC); CREATE INDEX t_at ON t (at)")
-    fill = "INSERT INTO t SELECT i, i % 100, md5(i::text)::uuid, '2026-01-01'::timestamptz + i * '1 s'::interval FROM generate_series({}, {}) i"
-    conn.execute(fill.format(1, 20000))
-    stop = threading.Event()
-    errors: list[Exception] = []
-
-    def work(number: int) -> None:
-        with cluster.connect(db) as client:
-            try:
-                for turn in range(number, 1_000_000, 4):
-                    if stop.is_set():
-                        return
-                    key = turn % 1999 + 1
-                    client.execute("UPDATE t SET seen = %s WHERE id = %s", (turn, key))
-                    client.execute("UPDATE t SET n = n + 1, at = now() WHERE id = %s", (key + 1,))
-                    client.execute("DELETE FROM t WHERE id = %s", (-turn + 40,))
-                    client.execute("INSERT INTO t VALUES (%s, 1, gen_random_uuid(), now())", (-turn,))
-            except Exception as error:
-                errors.append(error)
-
-    clients = [threading.Thread(target=work, args=(number,)) for number in range(4)]
-    for client in clients:
-        client.start()
-    said = []
-    conn.add_notice_handler(lambda message: said.append(message.message_primary))
-    try:
-        for _ in range(4):
-            conn.execute(fill.format(100_000, 130_000))
-            conn.execute("DELETE FROM t WHERE id >= 100000")
-            conn.execute("SET cyclone.debug_point = 'shrink-scanned:leader:notice'")
-            conn.execute(INPLACE)
-            conn.execute("RESET cyclone.debug_point")
-    finally:
-        stop.set()
-        for client in clients:
-            client.join()
-    assert errors == []
-    assert sum("shrink-scanned" in message for message in said) >= 8, said
-    assert conn.execute(INVALID).fetchall() == []
-    for name in ("t_pkey", "t_n", "t_u_key", "t_at"):
-        conn.execute("SELECT bt_index_check(%s::regclass, heapallindexed => true, checkunique => true)", (name,))
-    conn.execute("VACUUM (INDEX_CLEANUP on) t")
-    checks.assert_clean(conn, "t")
 
 
 def test_constants_in_expressions_are_computed_as_the_owner(cluster, db, conn):

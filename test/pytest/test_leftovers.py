@@ -25,6 +25,7 @@ from cyclone_lab.files import (  # fmt: skip
     stray_files,
     wait_for_cleaning,
 )
+from test_faults import same_rows
 
 FULL = "VACUUM (FULL, PARALLEL 2) t"
 SETTINGS = {"cyclone.debug_workers": 2, "max_parallel_maintenance_workers": 2}
@@ -91,10 +92,6 @@ def crash_at(cluster, point: str) -> None:
     with park(cluster, point) as vacuum:
         cluster.crash()
         assert isinstance(vacuum.wait(), psycopg.OperationalError)
-
-
-def same_rows(state: dict, other: dict) -> bool:
-    return (state["rows"], state["content_hash"]) == (other["rows"], other["content_hash"])
 
 
 def assert_sound(cluster, conn, before: dict) -> None:
@@ -186,20 +183,6 @@ def test_nothing_is_left_over_of_the_server_s_builds_with_workers(new_cluster):
         assert_sound(cluster, conn, before)
         conn.execute(FULL)
         assert_sound(cluster, conn, before)
-
-
-def test_nothing_is_left_over_when_one_process_dies(new_cluster):
-    """Then the server restarts itself, without reading its libraries anew."""
-    cluster = new_cluster()
-    with cluster.connect(TEMPLATE) as conn:
-        before = make_table(cluster, conn)
-    with park(cluster, "rewrite-swapped:leader") as vacuum:
-        os.kill(vacuum.pid, signal.SIGKILL)
-        assert isinstance(vacuum.wait(), psycopg.OperationalError)
-    wait_for_cleaning(cluster)  # without a connection: the server's own processes suffice
-    with cluster.connect(TEMPLATE) as conn:
-        assert_sound(cluster, conn, before)
-    assert REMOVED in cluster.log
 
 
 @pytest.mark.once

@@ -29,6 +29,7 @@ BUSY = "SELECT count(*) FROM generate_series(1, 10000)"
 # So slow that it would not end by itself.
 STANDSTILL = {"vacuum_cost_delay": "100ms", "vacuum_cost_limit": 1}
 
+
 def pace(conn) -> dict | None:
     """Return the only row of cyclone.pace of this database, or None."""
     cursor = conn.execute("SELECT * FROM cyclone.pace_details WHERE datname = current_database()")
@@ -375,7 +376,6 @@ def rows_by_pid(conn) -> dict:
     return {row["pid"]: row for row in (dict(zip(names, values, strict=True)) for values in cursor.fetchall())}
 
 
-
 def test_who_has_left_a_target_counts_no_more(cluster, db, conn):
     """However it has left: cancelled, terminated, by an error of its own or of a worker, before its first table, or by its end."""
     make_table(conn)
@@ -412,7 +412,6 @@ def test_who_has_left_a_target_counts_no_more(cluster, db, conn):
     cancel(conn, first)
 
 
-
 def test_who_was_killed_counts_no_more(new_cluster):
     cluster = new_cluster(**SETTINGS)
     with cluster.connect() as conn:
@@ -432,7 +431,6 @@ def test_who_was_killed_counts_no_more(new_cluster):
         assert wait_until(lambda: pace(conn), "a VACUUM")["shared_by"] == 1
         conn.execute("SELECT pg_cancel_backend(%s)", (vacuum.pid,))
         vacuum.wait()
-
 
 
 @pytest.mark.parametrize("replication, is_nobody", [("database", True), ("false", False)])

@@ -442,6 +442,8 @@ def test_rows_locked_by_several_and_updated_a_moment_ago(new_cluster):
 
 FAULT_SETTINGS = {"min_parallel_table_scan_size": 0}
 FULL = "VACUUM (FULL, PARALLEL 2) t"
+
+
 def relation_files(cluster, conn) -> dict[str, int]:
     """Return the relation files of the connection's database with their sizes, once those that were dropped are gone."""
     [(oid,)] = conn.execute("SELECT oid FROM pg_database WHERE datname = current_database()")

@@ -22,6 +22,7 @@ SETTINGS = {
     "maintenance_work_mem": "1MB",
 }
 
+
 @pytest.fixture(scope="module")
 def faulty(prefix):
     """A server on a machine whose shared memory can run out, and what makes it."""
