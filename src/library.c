@@ -130,5 +130,5 @@ library_begin_rows(FunctionCallInfo fcinfo, int columns)
 						get_func_name(fcinfo->flinfo->fn_oid)),
 				 errdetail("It is declared with %d columns, and the library has %d.",
 						   desc->natts, columns),
-				 errhint("Say ALTER EXTENSION pg_cyclone UPDATE in this database, or restart the server if it still has the older library.")));
+				 errhint("Say DROP EXTENSION pg_cyclone; CREATE EXTENSION pg_cyclone; in this database, or restart the server if it still has the older library.")));
 }

@@ -72,7 +72,7 @@ static const struct config_enum_entry enabled_options[] = {
 
 /*
  * What is to hold if the files have an invalid value of a parameter when the server
- * starts: the server warns of it and takes the default, which would be all.
+ * starts: the server warns of it and takes the default, which would be all, or no bound.
  */
 static const struct
 {
@@ -86,6 +86,10 @@ static const struct
 	{"cyclone.databases", "cyclone.databases", "\"\""},
 	{"cyclone.tables", "cyclone.tables", "\"\""},
 	{"cyclone.compaction_window", "cyclone.compaction", "off"},
+	{"cyclone.max_replica_lag", "cyclone.max_replica_lag", "1s"},
+	{"cyclone.max_wal_rate", "cyclone.max_wal_rate", "1MB"},
+	{"cyclone.latency_target", "cyclone.latency_target", "auto"},
+	{"cyclone.autovacuum_latency_target", "cyclone.autovacuum_latency_target", "auto"},
 };
 
 static bool is_in_files[lengthof(mistakes)];

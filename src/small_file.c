@@ -37,7 +37,7 @@ typedef struct SmallFileHeader
 } SmallFileHeader;
 
 static int	keep_whole_records(const char *path, const SmallFileFormat *format,
-							   char *content, Size size);
+							   char *content, Size size, bool *is_damaged);
 static SmallFileHeader make_header(const SmallFileFormat *format);
 static bool write_record(int fd, const SmallFileFormat *format, int place, const void *record);
 static bool write_content(int fd, const SmallFileFormat *format,
@@ -49,16 +49,20 @@ static off_t record_offset(const SmallFileFormat *format, int place);
 
 /* small_file_read -- read a whole file. */
 int
-small_file_read(const char *path, const SmallFileFormat *format, void **records)
+small_file_read(const char *path, const SmallFileFormat *format, void **records,
+				bool *is_damaged)
 {
 	int			fd = open(path, O_RDONLY | O_CLOEXEC | PG_BINARY);
 	struct stat status = {0};
 	off_t		most = record_offset(format, format->max_records);
 	char	   *content = NULL;
 	ssize_t		size = -1;
-	int			nrecords;
+	bool		has_damage = false;
+	int			nrecords = -1;
 
 	*records = NULL;
+	if (is_damaged != NULL)
+		*is_damaged = false;
 	if (fd < 0 && errno == ENOENT)
 		return 0;
 	if (fd >= 0 && fstat(fd, &status) == 0)
@@ -72,10 +76,16 @@ small_file_read(const char *path, const SmallFileFormat *format, void **records)
 	if (size < 0)
 		ereport(LOG,
 				(errcode_for_file_access(),
-				 errmsg("could not read file \"%s\": %m", path)));
+				 errmsg("could not read file \"%s\": %m", path),
+				 errhint("It is kept. Find out why the server can't read it.")));
+	else
+		nrecords = keep_whole_records(path, format, content, size, &has_damage);
 	if (fd >= 0)
 		close(fd);
-	nrecords = size > 0 ? keep_whole_records(path, format, content, size) : 0;
+	if (is_damaged != NULL)
+		*is_damaged = has_damage;
+	else if (has_damage)
+		small_file_set_aside(path);
 	if (nrecords > 0)
 		*records = content;
 	else if (content != NULL)
@@ -89,20 +99,21 @@ small_file_read(const char *path, const SmallFileFormat *format, void **records)
  *		returns how many there are.
  */
 static int
-keep_whole_records(const char *path, const SmallFileFormat *format, char *content, Size size)
+keep_whole_records(const char *path, const SmallFileFormat *format, char *content, Size size,
+				   bool *is_damaged)
 {
 	SmallFileHeader header = make_header(format);
 	int			nrecords = 0;
-	bool		has_damage;
 
 	if (size < sizeof(header) || memcmp(content, &header, sizeof(header)) != 0)
 	{
+		*is_damaged = true;
 		ereport(LOG,
 				(errmsg("file \"%s\" is ignored, as it is damaged, or not in the format of this version of pg_cyclone",
 						path)));
 		return 0;
 	}
-	has_damage = (size - sizeof(header)) % record_bytes(format) != 0;
+	*is_damaged = (size - sizeof(header)) % record_bytes(format) != 0;
 	for (int place = 0; record_offset(format, place + 1) <= (off_t) size; place++)
 	{
 		const char *record = content + record_offset(format, place);
@@ -112,14 +123,30 @@ keep_whole_records(const char *path, const SmallFileFormat *format, char *conten
 		if (crc == 0)
 			continue;
 		if (!EQ_CRC32C(crc, checksum(record, format->record_size)))
-			has_damage = true;
+			*is_damaged = true;
 		else
 			memmove(content + (Size) nrecords++ * format->record_size, record, format->record_size);
 	}
-	if (has_damage)
+	if (*is_damaged)
 		ereport(LOG,
 				(errmsg("file \"%s\" has damaged records, which are ignored", path)));
 	return nrecords;
+}
+
+/* small_file_set_aside -- keep a file under another name. */
+void
+small_file_set_aside(const char *path)
+{
+	char		new_path[MAXPGPATH];
+
+	snprintf(new_path, sizeof(new_path), "%s" SMALL_FILE_DAMAGED, path);
+	if (rename(path, new_path) == 0)
+		ereport(LOG,
+				(errmsg("file \"%s\" is kept as \"%s\"", path, new_path)));
+	else
+		ereport(LOG,
+				(errcode_for_file_access(),
+				 errmsg("could not rename file \"%s\" to \"%s\": %m", path, new_path)));
 }
 
 /* small_file_write -- write a whole file, in place of the old one. */
@@ -134,7 +161,7 @@ small_file_write(const char *path, const SmallFileFormat *format,
 
 	Assert(nrecords >= 0 && nrecords <= format->max_records);
 
-	snprintf(new_path, sizeof(new_path), "%s.new", path);
+	snprintf(new_path, sizeof(new_path), "%s" SMALL_FILE_NEW, path);
 	if (!make_folder(safety, elevel))
 		return false;
 	fd = open(new_path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | PG_BINARY, pg_file_create_mode);

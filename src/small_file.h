@@ -11,6 +11,10 @@
 #define CYCLONE_SMALL_FILE_H
 
 #define SMALL_FILE_FOLDER	"pg_cyclone"
+/* with which the name of a file ends that is being written */
+#define SMALL_FILE_NEW		".new"
+/* and of one that was set aside */
+#define SMALL_FILE_DAMAGED	".damaged"
 
 /* What a file has: records of one size, which are C structs. */
 typedef struct SmallFileFormat
@@ -31,9 +35,13 @@ typedef enum SmallFileSafety
 
 /*
  * small_file_read returns how many records there are, and in *records an array of them
- * for the caller to pfree; NULL if there are none.  A missing file has none.  A damaged
- * file, or one of another format, loses what isn't whole, with one line in the log.
+ * for the caller to pfree; NULL if there are none.  A missing file has none.  If a file is
+ * there and can't be read, it returns -1, and the caller must not replace the file.  Of a
+ * damaged file, or one of another format, it returns what is whole.  *is_damaged says that
+ * it is one; if is_damaged is NULL, the file is set aside at once.  The log says all that.
  * Raises no error.
+ *
+ * small_file_set_aside gives a file another name, under which nobody looks for it.
  *
  * small_file_write puts a new file in the place of the old one: a reader finds the one or
  * the other, whole.  Callers see to it that only one process writes a file at a time.  If
@@ -45,7 +53,9 @@ typedef enum SmallFileSafety
  * returns false, with errno set, if that fails, raises no error, takes no lock, and may be
  * called in a signal handler.
  */
-extern int	small_file_read(const char *path, const SmallFileFormat *format, void **records);
+extern int	small_file_read(const char *path, const SmallFileFormat *format, void **records,
+							bool *is_damaged);
+extern void small_file_set_aside(const char *path);
 extern bool small_file_write(const char *path, const SmallFileFormat *format,
 							 const void *records, int nrecords,
 							 SmallFileSafety safety, int elevel);

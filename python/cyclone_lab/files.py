@@ -58,9 +58,9 @@ def missing_files(cluster: Cluster, conn: psycopg.Connection) -> list[str]:
 
 
 def journals(cluster: Cluster) -> list[Path]:
-    """Return the journals that there are."""
+    """Return the journals that there are, but for those that were set aside."""
     folder = cluster.data / "pg_cyclone"
-    return sorted(folder.glob("rewrite-*"))
+    return sorted(path for path in folder.glob("rewrite-*") if path.suffix != ".damaged")
 
 
 def wait_for_cleaning(cluster: Cluster) -> None:

@@ -12,9 +12,6 @@
 
 #include "datatype/timestamp.h"
 
-/* How many breakers may be on disk */
-#define MAX_BREAKER_NOTES	1000
-
 /* A table, in all databases */
 typedef struct TableKey
 {
@@ -27,7 +24,8 @@ typedef enum NoteCause
 {
 	NOTE_RUNNING = 1,			/* the engine is at the table */
 	NOTE_CRASH,					/* a breaker that a crash has opened */
-	NOTE_AUDIT,					/* a breaker that a failed audit has opened */
+	NOTE_AUDIT,					/* a breaker that a failed audit has opened;
+								 * of all tables if there is no relid */
 } NoteCause;
 
 /* It is written to a file as it is here: see running_notes.c. */
@@ -40,19 +38,26 @@ typedef struct RunningNote
 } RunningNote;
 
 /*
- * running_notes_read and running_notes_replace are for the postmaster at its start, which
- * takes over what it finds: running_notes_read returns how many notes there are, in
- * *notes, to be pfreed.  A worker begins a note before the engine has a table, and ends it
- * whether that succeeds or fails; while it has none, running_notes_end does nothing.
- * running_notes_keep writes or, with NULL, removes a breaker's note, and has that on disk.
- * The places of breakers are below MAX_BREAKER_NOTES; no two processes write to one at a
- * time.  None of these raises an error: what can't be written down is missing after a
- * crash, which the log or the result says.
+ * running_notes_read and running_notes_breakers are for the postmaster at its start, which
+ * takes over what it finds.  They return how many notes there are of tables that were being
+ * vacuumed, and of breakers, in *notes, to be pfreed.  If *is_whole is false there may be more breakers: the
+ * file can't be read, or is damaged, and is kept under another name.  running_notes_empty
+ * crosses out all of the former.
+ *
+ * A worker begins a note before the engine has a table, and ends it whether that succeeds
+ * or fails; while it has none, running_notes_end does nothing.
+ *
+ * running_notes_keep has these notes of breakers on disk, and no others; one process at a
+ * time calls it.
+ *
+ * None of these raises an error: what can't be written down is missing after a crash, which
+ * the log or the result says.
  */
 extern int	running_notes_read(RunningNote **notes);
-extern void running_notes_replace(const RunningNote *notes, int nnotes);
+extern int	running_notes_breakers(RunningNote **notes, bool *is_whole);
+extern void running_notes_empty(void);
 extern bool running_notes_begin(const TableKey *key, uint32 failures);
 extern void running_notes_end(void);
-extern void running_notes_keep(int place, const RunningNote *note);
+extern void running_notes_keep(const RunningNote *notes, int nnotes);
 
 #endif							/* CYCLONE_RUNNING_NOTES_H */

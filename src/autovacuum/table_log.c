@@ -16,6 +16,8 @@
  * standbys with the WAL, and so does their end (alarm_wal.c).  Only the functions of the
  * view raise errors, as an error of an autovacuum worker would end more than one table.
  *
+ * The file of breakers has a lock of its own, so no VACUUM waits for a disk.
+ *
  * Portions Copyright (c) 2026, the pg_cyclone developers
  *
  *-------------------------------------------------------------------------
@@ -52,8 +54,6 @@
 /* While this many breakers are open by crashes, all tables are left to PostgreSQL. */
 #define CRASHES_FOR_ALL		3
 
-#define NO_PLACE			(-1)
-
 typedef struct TableEntry
 {
 	TableKey	key;
@@ -69,8 +69,10 @@ typedef struct TableEntry
 	NoteCause	cause;			/* of the last one; 0: an error */
 	int			sqlerrcode;		/* which one */
 	TimestampTz breaker_until;	/* 0: closed */
-	int			place;			/* of its note on disk, or NO_PLACE */
 } TableEntry;
+
+static const char *const too_many_alarms =
+gettext_noop("There are more of them than the view cyclone.autovacuum remembers tables.");
 
 /* in the order of AutovacuumReason */
 static const char *const reason_names[] = {
@@ -79,6 +81,7 @@ static const char *const reason_names[] = {
 
 static HTAB *entries = NULL;
 static LWLock *lock = NULL;
+static LWLock *file_lock = NULL;
 
 /* What holds for all tables */
 typedef struct AllTables
@@ -86,22 +89,27 @@ typedef struct AllTables
 	pg_atomic_uint64 left_until;	/* to the server */
 	pg_atomic_uint32 has_alarms;	/* 1: an audit has failed, since the
 									 * start; 0 saves a lookup */
-	int			next_place;		/* of a breaker's note; under the lock */
+	pg_atomic_uint32 any_may_have;	/* 1: it isn't known which tables have
+									 * alarms */
+	RunningNote notes[FLEXIBLE_ARRAY_MEMBER];	/* to be written to the file;
+												 * under its lock */
 } AllTables;
 
 static AllTables *all = NULL;
 
 static TableEntry *enter_table(const TableKey *key);
 static void forget_oldest_table(void);
-static void forget_table(TableEntry *entry);
 static void note_end(TableEntry *entry, const AutovacuumResult *result);
 static void open_breaker(TableEntry *entry);
-static bool open_alarm(TableEntry *entry, RunningNote *note);
+static void open_alarm(TableEntry *entry);
+static void leave_all_tables(const char *detail);
+static void write_breakers(void);
 static void replay_alarm(const TableKey *key, bool is_over);
 static int64 forget_tables(const TableKey *key, bool alarms_only);
-static bool take_over_note(RunningNote *note, TimestampTz now);
+static void take_over_note(const RunningNote *note, TimestampTz now);
 static void judge_crashes(void);
 static void put_table(ReturnSetInfo *result, const TableEntry *entry);
+static Size all_tables_size(void);
 
 PG_FUNCTION_INFO_V1(pg_cyclone_autovacuum);
 
@@ -133,7 +141,8 @@ table_log_breaker_is_open(const TableKey *key, uint32 *failures)
 
 	LWLockAcquire(lock, LW_SHARED);
 	entry = hash_search(entries, key, HASH_FIND, NULL);
-	is_open = entry != NULL && entry->breaker_until > now;
+	is_open = pg_atomic_read_u32(&all->any_may_have) != 0 ||
+		(entry != NULL && entry->breaker_until > now);
 	*failures = entry != NULL ? entry->failures : 0;
 	LWLockRelease(lock);
 	return is_open;
@@ -193,9 +202,7 @@ table_log_failed(const TableKey *key, int sqlerrcode, bool is_audits,
 				 const AutovacuumResult *result)
 {
 	TableEntry *entry;
-	TimestampTz until = 0;
-	RunningNote note;
-	int			place = NO_PLACE;
+	TimestampTz until = is_audits ? DT_NOEND : 0;
 
 	LWLockAcquire(lock, LW_EXCLUSIVE);
 	entry = enter_table(key);
@@ -209,7 +216,7 @@ table_log_failed(const TableKey *key, int sqlerrcode, bool is_audits,
 		entry->failed++;
 		entry->failures++;
 		if (is_audits)
-			place = open_alarm(entry, &note) ? entry->place : NO_PLACE;
+			open_alarm(entry);
 		else if (entry->cause != NOTE_AUDIT)
 		{
 			entry->cause = 0;
@@ -220,33 +227,72 @@ table_log_failed(const TableKey *key, int sqlerrcode, bool is_audits,
 		until = entry->breaker_until;
 	}
 	LWLockRelease(lock);
-	if (place != NO_PLACE)
-		running_notes_keep(place, &note);
 	if (is_audits)
+	{
+		if (entry == NULL)
+			leave_all_tables(too_many_alarms);
+		write_breakers();
 		alarm_wal_write(key, false);
+	}
 	return until;
 }
 
-/*
- * open_alarm
- *		An audit has failed on a table: open its breaker for good, and give it a place on
- *		disk.  Returns whether the note is to be written there.
- */
-static bool
-open_alarm(TableEntry *entry, RunningNote *note)
+/* open_alarm -- an audit has failed on a table: open its breaker for good. */
+static void
+open_alarm(TableEntry *entry)
 {
 	Assert(!IsUnderPostmaster || LWLockHeldByMeInMode(lock, LW_EXCLUSIVE));
 
 	entry->cause = NOTE_AUDIT;
 	entry->breaker_until = DT_NOEND;
 	pg_atomic_write_u32(&all->has_alarms, 1);
-	if (entry->place == NO_PLACE && all->next_place < MAX_BREAKER_NOTES)
-		entry->place = all->next_place++;
-	*note = (RunningNote)
-	{
-		.key = entry->key,.until = DT_NOEND,.failures = entry->failures,.cause = NOTE_AUDIT
-	};
-	return entry->place != NO_PLACE;
+}
+
+/* leave_all_tables -- leave all tables to the server, as some of them have alarms that aren't known. */
+static void
+leave_all_tables(const char *detail)
+{
+	if (pg_atomic_exchange_u32(&all->any_may_have, 1) != 0)
+		return;
+	/* a message would serve interrupts, and an error may be on its way */
+	HOLD_INTERRUPTS();
+	ereport(LOG,
+			(errmsg("all tables are left to PostgreSQL's own VACUUM, as it isn't known on which of them audits have failed"),
+			 errdetail_internal("%s", _(detail)),
+			 errhint("The function cyclone.autovacuum_reset() ends that. Find out what has happened first.")));
+	RESUME_INTERRUPTS();
+}
+
+/* write_breakers -- write the file of breakers that outlast a restart. */
+static void
+write_breakers(void)
+{
+	TimestampTz now = GetCurrentTimestamp();
+	HASH_SEQ_STATUS scan;
+	TableEntry *entry;
+	int			nnotes = 0;
+
+	Assert(!LWLockHeldByMe(lock));
+
+	LWLockAcquire(file_lock, LW_EXCLUSIVE);
+	if (pg_atomic_read_u32(&all->any_may_have) != 0)
+		all->notes[nnotes++] = (RunningNote)
+		{
+			.until = DT_NOEND,.cause = NOTE_AUDIT
+		};
+	LWLockAcquire(lock, LW_SHARED);
+	hash_seq_init(&scan, entries);
+	while ((entry = hash_seq_search(&scan)) != NULL)
+		if (entry->cause != 0 && entry->breaker_until > now)
+			all->notes[nnotes++] = (RunningNote)
+		{
+			.key = entry->key,.until = entry->breaker_until,
+				.failures = entry->failures,.cause = entry->cause
+		};
+	LWLockRelease(lock);
+	Assert(nnotes <= MAX_TABLES + 1);
+	running_notes_keep(all->notes, nnotes);
+	LWLockRelease(file_lock);
 }
 
 /* replay_alarm -- the WAL has that an audit has failed on a table, or that this is over. */
@@ -254,8 +300,7 @@ static void
 replay_alarm(const TableKey *key, bool is_over)
 {
 	TableEntry *entry;
-	RunningNote note;
-	int			place = NO_PLACE;
+	bool		is_new;
 
 	if (entries == NULL)
 		return;
@@ -267,14 +312,17 @@ replay_alarm(const TableKey *key, bool is_over)
 	}
 	LWLockAcquire(lock, LW_EXCLUSIVE);
 	entry = enter_table(key);
-	if (entry != NULL && (entry->cause != NOTE_AUDIT || entry->failures == 0))
+	is_new = entry == NULL || entry->cause != NOTE_AUDIT;
+	if (entry != NULL && is_new)
 	{
 		entry->failures++;
-		place = open_alarm(entry, &note) ? entry->place : NO_PLACE;
+		open_alarm(entry);
 	}
 	LWLockRelease(lock);
-	if (place != NO_PLACE)
-		running_notes_keep(place, &note);
+	if (entry == NULL)
+		leave_all_tables(too_many_alarms);
+	if (is_new)
+		write_breakers();
 }
 
 /*
@@ -289,6 +337,8 @@ table_log_audit_has_failed(const TableKey *key)
 
 	Assert(all != NULL && !LWLockHeldByMe(lock));
 	Assert(OidIsValid(key->relid));
+	if (pg_atomic_read_u32(&all->any_may_have) != 0)
+		return true;
 	if (pg_atomic_read_u32(&all->has_alarms) == 0)
 		return false;
 	LWLockAcquire(lock, LW_SHARED);
@@ -341,23 +391,16 @@ forget_tables(const TableKey *key, bool alarms_only)
 		if ((key == NULL || memcmp(key, &entry->key, sizeof(TableKey)) == 0) &&
 			(!alarms_only || entry->cause == NOTE_AUDIT))
 		{
-			forget_table(entry);
+			hash_search(entries, &entry->key, HASH_REMOVE, NULL);
 			forgotten++;
 		}
 	judge_crashes();
+	if (key == NULL)
+		pg_atomic_write_u32(&all->any_may_have, 0);
 	LWLockRelease(lock);
+	if (key == NULL || forgotten > 0)
+		write_breakers();
 	return forgotten;
-}
-
-/* forget_table -- remove an entry, and its note; no file is read, so this is for a moment only. */
-static void
-forget_table(TableEntry *entry)
-{
-	Assert(!IsUnderPostmaster || LWLockHeldByMeInMode(lock, LW_EXCLUSIVE));
-
-	if (entry->place != NO_PLACE)
-		running_notes_keep(entry->place, NULL);
-	hash_search(entries, &entry->key, HASH_REMOVE, NULL);
 }
 
 /*
@@ -387,7 +430,6 @@ enter_table(const TableKey *key)
 		if (entry == NULL)
 			return NULL;
 		memset((char *) entry + sizeof(TableKey), 0, sizeof(TableEntry) - sizeof(TableKey));
-		entry->place = NO_PLACE;
 	}
 	entry->touched = GetCurrentTimestamp();
 	return entry;
@@ -417,7 +459,7 @@ forget_oldest_table(void)
 	}
 	/* there is no room for another alarm than these, which are thousands */
 	if (oldest != NULL && oldest->breaker_until != DT_NOEND)
-		forget_table(oldest);
+		hash_search(entries, &oldest->key, HASH_REMOVE, NULL);
 }
 
 /* note_end -- note the result of a vacuum that ends now. */
@@ -450,20 +492,26 @@ void
 table_log_load(void)
 {
 	TimestampTz now = GetCurrentTimestamp();
-	RunningNote *notes;
-	int			nnotes;
-	int			nkept = 0;
+	RunningNote *breakers;
+	RunningNote *running;
+	int			nbreakers;
+	int			nrunning;
+	bool		is_whole;
 
 	if (!IsPostmasterEnvironment || IsUnderPostmaster)
 		return;
-	nnotes = running_notes_read(&notes);
-	for (int i = 0; i < nnotes && nkept < MAX_BREAKER_NOTES; i++)
-		if (OidIsValid(notes[i].key.relid) && take_over_note(&notes[i], now))
-			notes[nkept++] = notes[i];
-	all->next_place = nkept;
-	running_notes_replace(notes, nkept);
-	if (notes != NULL)
-		pfree(notes);
+	nbreakers = running_notes_breakers(&breakers, &is_whole);
+	for (int i = 0; i < nbreakers; i++)
+		take_over_note(&breakers[i], now);
+	nrunning = running_notes_read(&running);
+	for (int i = 0; i < nrunning; i++)
+		take_over_note(&running[i], now);
+	if (!is_whole)
+		leave_all_tables(gettext_noop("The file of breakers could not be read, or is damaged. It is kept as \"pg_cyclone/breakers.damaged\"."));
+	write_breakers();
+	/* not before crashes are noted as breakers */
+	if (nrunning >= 0)
+		running_notes_empty();
 	judge_crashes();
 	if (table_log_all_are_left())
 		ereport(LOG,
@@ -473,15 +521,13 @@ table_log_load(void)
 				 errhint("The function cyclone.autovacuum_reset() ends that.")));
 }
 
-/*
- * take_over_note
- *		Open the breaker of a note's table, which gets the next place on disk, and change
- *		the note to that of this breaker.  Returns false if there is none, or the table has
- *		one.
- */
-static bool
-take_over_note(RunningNote *note, TimestampTz now)
+/* take_over_note -- open the breaker of a note's table, unless it has one. */
+static void
+take_over_note(const RunningNote *note, TimestampTz now)
 {
+	/* the clock may have been set back */
+	TimestampTz latest = TimestampTzPlusMilliseconds(now, LONGEST_BREAK_MS);
+	bool		is_alarm = note->cause == NOTE_AUDIT;
 	TableEntry *entry;
 
 	if (note->cause == NOTE_RUNNING)
@@ -490,32 +536,21 @@ take_over_note(RunningNote *note, TimestampTz now)
 						note->key.relid, note->key.database),
 				 errdetail("PostgreSQL's own VACUUM processes it next.")));
 	else if (note->until <= now)
-		return false;
-	entry = enter_table(&note->key);
-	if (entry == NULL || entry->place != NO_PLACE)
-		return false;
+		return;
+	entry = OidIsValid(note->key.relid) ? enter_table(&note->key) : NULL;
+	if (entry == NULL && is_alarm)
+		leave_all_tables(too_many_alarms);
+	if (entry == NULL || entry->cause != 0)
+		return;
 	entry->failed = 1;
-	entry->failures = note->cause == NOTE_RUNNING ? note->failures + 1 : note->failures;
-	if (note->cause == NOTE_AUDIT)
-	{
-		(void) open_alarm(entry, note);
-		return true;
-	}
-	entry->cause = NOTE_CRASH;
-	if (note->cause == NOTE_RUNNING)
+	entry->failures = note->failures + (note->cause == NOTE_RUNNING ? 1 : 0);
+	entry->cause = is_alarm ? NOTE_AUDIT : NOTE_CRASH;
+	if (is_alarm)
+		open_alarm(entry);
+	else if (note->cause == NOTE_RUNNING)
 		open_breaker(entry);
 	else
-	{
-		/* the clock may have been set back */
-		TimestampTz latest = TimestampTzPlusMilliseconds(now, LONGEST_BREAK_MS);
-
 		entry->breaker_until = Min(note->until, latest);
-	}
-	entry->place = all->next_place++;
-	note->until = entry->breaker_until;
-	note->failures = entry->failures;
-	note->cause = NOTE_CRASH;
-	return true;
 }
 
 /*
@@ -593,7 +628,8 @@ put_table(ReturnSetInfo *result, const TableEntry *entry)
 	bool		by_engine = has_last && entry->last_reason == REASON_ENGINE;
 
 	/* the breaker of the table, or the one for all */
-	TimestampTz until_for_all = (TimestampTz) pg_atomic_read_u64(&all->left_until);
+	TimestampTz until_for_all = pg_atomic_read_u32(&all->any_may_have) != 0 ? DT_NOEND :
+		(TimestampTz) pg_atomic_read_u64(&all->left_until);
 	TimestampTz until = Max(entry->breaker_until, until_for_all);
 	bool		is_open = until > GetCurrentTimestamp();
 	int			column = 0;
@@ -643,8 +679,15 @@ table_log_shmem_request(void)
 {
 	StaticAssertStmt(lengthof(reason_names) == REASON_NO_NOTE + 1, "a reason has no name");
 	RequestAddinShmemSpace(hash_estimate_size(MAX_TABLES, sizeof(TableEntry)));
-	RequestAddinShmemSpace(sizeof(AllTables));
-	RequestNamedLWLockTranche(TRANCHE, 1);
+	RequestAddinShmemSpace(all_tables_size());
+	RequestNamedLWLockTranche(TRANCHE, 2);
+}
+
+/* all_tables_size -- how large AllTables is: with a note for each table, and one for all. */
+static Size
+all_tables_size(void)
+{
+	return add_size(offsetof(AllTables, notes), mul_size(MAX_TABLES + 1, sizeof(RunningNote)));
 }
 
 /* table_log_shmem_init -- make it, or find it. */
@@ -661,12 +704,13 @@ table_log_shmem_init(void)
 
 	entries = compat_shmem_hash("pg_cyclone autovacuum", MAX_TABLES,
 								&info, HASH_ELEM | HASH_BLOBS);
-	all = ShmemInitStruct("pg_cyclone autovacuum crashes", sizeof(AllTables), &found);
+	all = ShmemInitStruct("pg_cyclone autovacuum crashes", all_tables_size(), &found);
 	if (!found)
 	{
 		pg_atomic_init_u64(&all->left_until, 0);
 		pg_atomic_init_u32(&all->has_alarms, 0);
-		all->next_place = 0;
+		pg_atomic_init_u32(&all->any_may_have, 0);
 	}
 	lock = &GetNamedLWLockTranche(TRANCHE)[0].lock;
+	file_lock = &GetNamedLWLockTranche(TRANCHE)[1].lock;
 }

@@ -64,7 +64,6 @@ static bool read_bool(const DefElem *def, bool *value);
 static void set_freeze_ages(VacuumParams *params);
 static const char *hint_for_unknown(const char *name);
 static void explain_full(const DefElem *def);
-static void refuse_without_engine(const char *option);
 static void explain_parallel(const DefElem *def);
 static void explain_full_parallel(const VacuumStmt *stmt);
 static int	read_repack_parallel(DefElem *def);
@@ -231,7 +230,7 @@ vacuum_options_explain_faults(const VacuumStmt *stmt)
 					 errmsg("unrecognized VACUUM option \"%s\"", def->defname),
 					 errhint("%s", _(hint_for_unknown(def->defname)))));
 		else if (strcmp(def->defname, "latency_target") == 0)
-			refuse_without_engine("LATENCY_TARGET");
+			vacuum_options_need_engine("LATENCY_TARGET");
 		else if (strcmp(def->defname, "parallel") == 0)
 			explain_parallel(def);
 	}
@@ -263,9 +262,9 @@ explain_full(const DefElem *def)
 	bool		on;
 
 	if (says(def, "inplace"))
-		refuse_without_engine("FULL INPLACE");
+		vacuum_options_need_engine("FULL INPLACE");
 	else if (says(def, "rewrite"))
-		refuse_without_engine("FULL REWRITE");
+		vacuum_options_need_engine("FULL REWRITE");
 	else if (def->arg != NULL && IsA(def->arg, String) && !read_bool(def, &on))
 		ereport(ERROR,
 				(errcode(ERRCODE_SYNTAX_ERROR),
@@ -273,15 +272,15 @@ explain_full(const DefElem *def)
 				 errhint("FULL takes INPLACE, REWRITE, or a Boolean value.")));
 }
 
-/* refuse_without_engine -- raises an error if the engine is off. */
-static void
-refuse_without_engine(const char *option)
+/* vacuum_options_need_engine -- raises an error for an option if the engine is off. */
+void
+vacuum_options_need_engine(const char *option)
 {
 	if (!settings_enabled())
 		ereport(ERROR,
 				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
 				 errmsg("VACUUM option %s is pg_cyclone's, which is off", option),
-				 errhint("SET cyclone.enabled = on;")));
+				 errhint("A superuser can say SET cyclone.enabled = on; for the session, a role or a database.")));
 }
 
 /* explain_parallel -- says if more workers are asked for than the server allows. */
@@ -314,7 +313,7 @@ explain_full_parallel(const VacuumStmt *stmt)
 		ereport(ERROR,
 				(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
 				 errmsg("VACUUM FULL cannot be performed in parallel"),
-				 errhint("PostgreSQL's own has no workers, and pg_cyclone's is off: SET cyclone.enabled = on;")));
+				 errhint("PostgreSQL's own has no workers, and pg_cyclone's is off. A superuser can say SET cyclone.enabled = on; for the session, a role or a database.")));
 }
 
 /* vacuum_options_make_ring -- see options.h. */

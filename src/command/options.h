@@ -49,6 +49,9 @@ extern bool vacuum_options_have_dry_run(const VacuumStmt *stmt, bool *on);
 /* vacuum_options_without_dry_run -- returns a list of the other options. */
 extern List *vacuum_options_without_dry_run(List *list);
 
+/* vacuum_options_need_engine -- raises an error for an option of ours if the engine is off. */
+extern void vacuum_options_need_engine(const char *option);
+
 /* vacuum_options_refuse -- raises the error for an option of ours that can't be used with another. */
 extern void vacuum_options_refuse(const char *option, const char *with);
 

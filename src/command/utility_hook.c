@@ -307,11 +307,7 @@ is_dry_run_done(const Call *call)
 		return true;
 	}
 
-	if (!settings_enabled())
-		ereport(ERROR,
-				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
-				 errmsg("VACUUM option %s is pg_cyclone's, which is off", "DRY_RUN"),
-				 errhint("SET cyclone.enabled = on;")));
+	vacuum_options_need_engine("DRY_RUN");
 	if (!server_fits())
 		server_refuse_if_unfit("VACUUM option DRY_RUN");
 	vacuum_options_explain_faults(stmt);

@@ -155,6 +155,7 @@ typedef struct CompactionStates
 {
 	CompactionState *states;
 	int			count;
+	bool		is_kept;		/* the file can't be read: it stays as it is */
 } CompactionStates;
 
 /* A table that may be compacted, or could be if it were larger, or allowed */

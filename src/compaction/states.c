@@ -52,8 +52,10 @@ compaction_states_read(void)
 
 	Assert(OidIsValid(MyDatabaseId));
 	snprintf(path, sizeof(path), STATES_PATH, MyDatabaseId);
-	result.count = small_file_read(path, &format, &records);
+	result.count = small_file_read(path, &format, &records, NULL);
 	result.states = records;
+	result.is_kept = result.count < 0;
+	result.count = Max(result.count, 0);
 	return result;
 }
 
@@ -74,6 +76,8 @@ compaction_states_put(const CompactionState *state)
 	CompactionStates states = compaction_states_read();
 	CompactionState *old = compaction_states_find(&states, state->relid);
 
+	if (states.is_kept)
+		return false;
 	if (old != NULL)
 		*old = *state;
 	else if (states.count < format.max_records)
@@ -117,7 +121,7 @@ compaction_states_tidy(void)
 	}
 	is_changed |= left < states.count;
 	states.count = left;
-	if (is_changed)
+	if (is_changed && !states.is_kept)
 		(void) write_states(&states);
 }
 

@@ -27,6 +27,7 @@
 
 #include "common/int.h"
 #include "miscadmin.h"
+#include "storage/fd.h"
 #include "storage/ipc.h"
 #include "storage/lwlock.h"
 #include "storage/shmem.h"
@@ -87,7 +88,7 @@ static int	place_row(const HistoryRow *row);
 static int	choose_place(const HistoryRow *row);
 static Oid	owner_with_most(Oid owner);
 static void count_row(Oid owner, int change);
-static bool write_number(void);
+static bool write_number(SmallFileSafety safety);
 static int	compare_numbers(const void *a, const void *b);
 
 /* history_rows_are_kept -- is there a history? */
@@ -190,9 +191,12 @@ history_rows_forget(void)
 	while ((entry = hash_seq_search(&scan)) != NULL)
 		(void) hash_search(owners, &entry->owner, HASH_REMOVE, NULL);
 	LWLockRelease(rows_lock);
-	is_forgotten = !shared->is_on_disk || write_number();
+	is_forgotten = !shared->is_on_disk || write_number(SMALL_FILE_SURVIVES_CRASH);
 	LWLockRelease(file_lock);
 
+	/* not under the lock, as VACUUMs want it */
+	if (is_forgotten && shared->is_on_disk)
+		(void) fsync_fname_ext(HISTORY_PATH, false, false, LOG);
 	if (!is_forgotten)
 		ereport(ERROR,
 				(errcode_for_file_access(),
@@ -298,11 +302,11 @@ count_row(Oid owner, int change)
 
 /* write_number -- have a file without rows, but with the last number, as a row of no table. */
 static bool
-write_number(void)
+write_number(SmallFileSafety safety)
 {
 	HistoryRow	row = {.number = shared->last_number};
 
-	return small_file_write(HISTORY_PATH, &history_format, &row, 1, SMALL_FILE_SURVIVES_POWER_CUT, LOG);
+	return small_file_write(HISTORY_PATH, &history_format, &row, 1, safety, LOG);
 }
 
 /* compare_numbers -- rows by their numbers, for qsort. */
@@ -360,7 +364,7 @@ history_rows_shmem_init(void)
  * history_rows_load
  *		Take over the rows of the file, and write it anew.  For the postmaster, at the
  *		start, when no lock is needed.  A single-user server leaves the file to the next one
- *		that runs VACUUMs of ours.
+ *		that runs VACUUMs of ours.  A file that can't be read stays as it is.
  */
 void
 history_rows_load(void)
@@ -371,7 +375,7 @@ history_rows_load(void)
 
 	if (!history_rows_are_kept() || !IsPostmasterEnvironment || IsUnderPostmaster)
 		return;
-	nrecords = small_file_read(HISTORY_PATH, &history_format, &records);
+	nrecords = small_file_read(HISTORY_PATH, &history_format, &records, NULL);
 	found = records;
 	if (nrecords > 0)
 		qsort(found, nrecords, sizeof(HistoryRow), compare_numbers);
@@ -386,11 +390,12 @@ history_rows_load(void)
 	if (found != NULL)
 		pfree(found);
 
-	shared->is_on_disk = shared->nrows == 0 ? write_number() :
-		small_file_write(HISTORY_PATH, &history_format, rows, shared->nrows,
-						 SMALL_FILE_SURVIVES_POWER_CUT, LOG);
+	shared->is_on_disk = nrecords >= 0 &&
+		(shared->nrows == 0 ? write_number(SMALL_FILE_SURVIVES_POWER_CUT) :
+		 small_file_write(HISTORY_PATH, &history_format, rows, shared->nrows,
+						  SMALL_FILE_SURVIVES_POWER_CUT, LOG));
 	if (!shared->is_on_disk)
 		ereport(LOG,
 				(errmsg("the view cyclone.history won't survive the next restart of the server"),
-				 errdetail("The file \"%s\" could not be written.", HISTORY_PATH)));
+				 errdetail("The file \"%s\" could not be read or written.", HISTORY_PATH)));
 }

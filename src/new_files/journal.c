@@ -15,6 +15,7 @@
 #include <unistd.h>
 
 #include "access/xlog.h"
+#include "common/string.h"
 #include "miscadmin.h"
 #include "storage/fd.h"
 #include "utils/timestamp.h"
@@ -59,12 +60,17 @@ journal_list(bool is_alone)
 			continue;
 
 		/*
-		 * one that is being written, or was never whole, has a dot in its
-		 * name
+		 * one that is being written, or was never whole, or is damaged, has a
+		 * dot in its name
 		 */
 		if (strchr(entry->d_name, '.') == NULL)
-			journals = lappend(journals, journal_read(path));
-		else if (is_alone)
+		{
+			Journal    *journal = journal_read(path);
+
+			if (journal != NULL)
+				journals = lappend(journals, journal);
+		}
+		else if (is_alone && pg_str_endswith(entry->d_name, SMALL_FILE_NEW))
 			journal_remove(path);
 	}
 	if (dir != NULL)
@@ -72,7 +78,7 @@ journal_list(bool is_alone)
 	return journals;
 }
 
-/* journal_read -- read a journal. */
+/* journal_read -- read a journal; NULL if that can't be done, or its beginning is damaged. */
 static Journal *
 journal_read(const char *path)
 {
@@ -80,11 +86,11 @@ journal_read(const char *path)
 	void	   *records;
 
 	journal->path = path;
-	journal->nrecords = small_file_read(path, &format, &records);
+	journal->nrecords = small_file_read(path, &format, &records, NULL);
 	journal->records = records;
-	if (journal->nrecords > 0 &&
-		(journal->records[0].kind != JOURNAL_BEGIN ||
-		 journal->records[0].system_id != GetSystemIdentifier()))
+	if (journal->nrecords <= 0 || journal->records[0].kind != JOURNAL_BEGIN)
+		return NULL;
+	if (journal->records[0].system_id != GetSystemIdentifier())
 		journal->nrecords = 0;
 	return journal;
 }

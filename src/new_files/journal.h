@@ -44,7 +44,8 @@ typedef struct Journal
 } Journal;
 
 /*
- * journal_list has each journal, with no records if it is none of this cluster.  With
+ * journal_list has each journal, with no records if it is none of this cluster.  Journals
+ * that can't be read stay where they are, and are not in the list.  With
  * nobody else who writes one (is_alone) it removes what a crash has left half written.
  *
  * journal_write writes all records of a journal, which is whole at any time; "durable" is

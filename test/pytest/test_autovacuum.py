@@ -776,21 +776,112 @@ def test_a_crash_breaker_ends(own):
 def test_damaged_notes(own):
     """The server starts with any contents of the file, and no session suffers for it."""
     auto = own()
-    notes = auto.cluster.data / "pg_cyclone" / "autovacuum"
+    notes = auto.cluster.data / "pg_cyclone" / "running"
     auto.make_table()
     for content in (b"", b"x" * 1001, os.urandom(100_000), b"\0" * 100_000):
         auto.conn.close()
         auto.cluster.stop()
-        notes.parent.mkdir(exist_ok=True)
         notes.write_bytes(content)
-        hand_over(notes.parent)
-        hand_over(notes)
         auto.cluster.start()
         auto.reconnect()
         assert auto.sql("SELECT count(*) FROM cyclone.autovacuum WHERE failures > 0") == [(0,)]
         make_dead_again(auto, "t")
         assert auto.vacuum()["failures"] == 0
+        assert notes.with_suffix(".damaged").read_bytes() == content
     assert "interrupted by a crash" not in auto.log
+
+
+def alarm(auto, name: str) -> None:
+    auto.sql("SET cyclone.debug_fault = 'live-row'")
+    with pytest.raises(psycopg.errors.DataCorrupted):
+        auto.sql(f"VACUUM {name}")
+    auto.sql("RESET cyclone.debug_fault")
+
+
+ALL_LEFT = "all tables are left to PostgreSQL's own VACUUM, as it isn't known on which of them audits have failed"
+
+
+@pytest.mark.parametrize("how", ["unreadable", "header", "record"])
+def test_alarms_that_cannot_be_read(own, how):
+    """Any table may have one: all are PostgreSQL's, after further restarts, too, until a person says otherwise. The file is kept."""
+    auto = own(autovacuum="off")
+    file = auto.cluster.data / "pg_cyclone" / "breakers"
+    for name in ("t", "u"):
+        auto.make_table(name)
+    alarm(auto, "t")
+    auto.conn.close()
+    auto.cluster.stop()
+    content = bytearray(file.read_bytes())
+    if how == "unreadable":
+        file.chmod(0)
+    else:
+        content[4 if how == "header" else -10] ^= 1
+        file.write_bytes(content)
+    for _ in range(2):
+        auto.cluster.start()
+        auto.reconnect()
+        assert ALL_LEFT in auto.log
+        for name in ("t", "u"):
+            assert "is left to PostgreSQL, as an audit" in said(auto.conn, f"VACUUM (VERBOSE) {name}")
+        auto.conn.close()
+        auto.cluster.stop()
+    kept = file.with_suffix(".damaged")
+    kept.chmod(0o600)
+    assert file.stat().st_ino != kept.stat().st_ino
+    assert kept.read_bytes() == content
+    auto.cluster.start()
+    auto.reconnect()
+    auto.sql("SELECT cyclone.autovacuum_reset('t')")
+    assert "is left to PostgreSQL, as an audit" in said(auto.conn, "VACUUM (VERBOSE) u")
+    auto.sql("SELECT cyclone.autovacuum_reset()")
+    assert "parallel workers: " in said(auto.conn, "VACUUM (VERBOSE) u")
+    auto.conn.close()
+    auto.cluster.restart()
+    auto.reconnect()
+    assert "parallel workers: " in said(auto.conn, "VACUUM (VERBOSE) t")
+    checks.assert_clean(auto.conn, "t", "u")
+
+
+def test_more_alarms_than_are_remembered(own):
+    """As it isn't known which tables have them, all are left to PostgreSQL, also after a restart."""
+    auto = own(autovacuum="off", **{"cyclone.debug_max_tables": 2})
+    for name in ("t", "u", "v", "w"):
+        auto.make_table(name)
+    for name in ("t", "u"):
+        alarm(auto, name)
+    assert "parallel workers: " in said(auto.conn, "VACUUM (VERBOSE) w")
+    assert ALL_LEFT not in auto.log
+    alarm(auto, "v")
+    for _ in range(2):
+        assert ALL_LEFT in auto.log
+        for name in ("v", "w"):
+            assert "is left to PostgreSQL, as an audit" in said(auto.conn, f"VACUUM (VERBOSE) {name}")
+        auto.conn.close()
+        auto.cluster.restart()
+        auto.reconnect()
+    auto.sql("SELECT cyclone.autovacuum_reset()")
+    assert "parallel workers: " in said(auto.conn, "VACUUM (VERBOSE) w")
+    checks.assert_clean(auto.conn, "t", "u", "v", "w")
+
+
+def test_nobody_waits_for_the_disk(own):
+    """While alarms are written, other sessions and workers read what they need to know of a table."""
+    auto = own(autovacuum="off")
+    auto.make_table()
+    alarm(auto, "t")
+    file = auto.cluster.data / "pg_cyclone" / "breakers.new"
+    os.mkfifo(file)  # who opens it to write waits for a reader
+    hand_over(file)
+    reset = Background(auto.cluster, TEMPLATE, "SELECT cyclone.autovacuum_reset()")
+    rows = "DO $$ BEGIN ASSERT (SELECT count(*) FROM cyclone.autovacuum) = 0; END $$"
+    wait_until(lambda: Background(auto.cluster, TEMPLATE, rows).wait() is None, "the reset")
+    vacuum = Background(auto.cluster, TEMPLATE, "VACUUM (VERBOSE) t")
+    assert vacuum.wait() is None and reset.running
+    assert not any("is left to PostgreSQL" in message for message in vacuum.messages)
+    reader = os.open(file, os.O_RDONLY | os.O_NONBLOCK)
+    assert reset.wait() is None
+    os.close(reader)
+    checks.assert_clean(auto.conn, "t")
 
 
 def test_a_base_backup_of_a_server_at_work(own):
@@ -1142,7 +1233,7 @@ def test_each_failure_doubles_the_time(auto):
 
 def test_no_note_can_be_written(own):
     auto = own()
-    notes = auto.cluster.data / "pg_cyclone" / "autovacuum"
+    notes = auto.cluster.data / "pg_cyclone" / "running"
     notes.unlink(missing_ok=True)
     notes.parent.mkdir(exist_ok=True)
     hand_over(notes.parent)

@@ -388,6 +388,7 @@ def test_a_damaged_file(new_cluster):
     assert start(other) == []
     assert 'file "pg_cyclone/history" is ignored, as it is damaged, or not in the format of this version of pg_cyclone' in cluster.log
     assert 'file "pg_cyclone/history" has damaged records, which are ignored' in cluster.log
+    assert file.with_suffix(".damaged").read_bytes() == other
     with cluster.connect(TEMPLATE) as conn:
         conn.execute("VACUUM t")
         assert [row[0] for row in everything(conn)] == [1]
@@ -437,6 +438,19 @@ def test_a_file_that_cannot_be_written(new_cluster):
     hand_over(folder / "history.new")
     cluster.start()
     assert "the view cyclone.history won't survive the next restart" in cluster.log
+    cluster.stop()
+    (folder / "history.new").rmdir()
+    file = folder / "history"
+    file.write_bytes(b"as it was")
+    hand_over(file)
+    file.chmod(0)
+    cluster.start()
+    assert 'could not read file "pg_cyclone/history": Permission denied' in cluster.log
+    with cluster.connect(TEMPLATE) as conn:
+        conn.execute("VACUUM t")
+        assert len(history(conn, relation_name="public.t")) == 1
+    file.chmod(0o600)
+    assert file.read_bytes() == b"as it was"
     with cluster.connect(TEMPLATE) as conn:
         conn.execute("VACUUM t")
         assert len(history(conn, relation_name="public.t")) == 1

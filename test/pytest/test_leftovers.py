@@ -380,7 +380,37 @@ def test_a_journal_that_is_no_good_does_no_harm(new_cluster, what):
     cluster.start()
     wait_for_cleaning(cluster)
     assert stray.exists() and REMOVED + "\n" not in cluster.log
+    kept = list((cluster.data / "pg_cyclone").glob("rewrite-*.damaged"))
+    assert [path.read_bytes() for path in kept] == ([b"".join(contents[what])] if what in ("garbage", "empty", "torn") else [])
     stray.unlink()
+    with cluster.connect(TEMPLATE) as conn:
+        assert_sound(cluster, conn, before)
+
+
+def test_a_journal_that_cannot_be_read_stays(new_cluster):
+    """Until it can be read: then the files that it names are removed."""
+    cluster = new_cluster()
+    with cluster.connect(TEMPLATE) as conn:
+        before = make_table(cluster, conn)
+        system_id, database = identity(conn)
+        xid = aborted_transaction(conn)
+        [(oid,)] = conn.execute("SELECT lo_creat(-1)")
+        stray = database_folders(cluster, conn)[0] / str(oid + 100)
+    cluster.stop()
+    hand_to_owner(cluster, stray, lambda: stray.write_bytes(bytes(8192)))
+    begin = journal_record(system_id, BEGIN, database, next_oid=oid, number=xid)
+    file = journal_record(system_id, FILE, database, tablespace=DEFAULT_TABLESPACE, file=oid + 100, next_oid=oid)
+    write_journal(cluster, journal_header(), begin, file)
+    [journal] = journals(cluster)
+    journal.chmod(0)
+    cluster.start()
+    assert f'could not read file "pg_cyclone/{journal.name}": Permission denied' in cluster.log
+    assert stray.exists() and journals(cluster) == [journal]
+    cluster.stop()
+    journal.chmod(0o600)
+    cluster.start()
+    wait_for_cleaning(cluster)
+    assert not stray.exists()
     with cluster.connect(TEMPLATE) as conn:
         assert_sound(cluster, conn, before)
 
