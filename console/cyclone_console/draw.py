@@ -16,7 +16,8 @@ MOST_HOLDERS = 8
 # What comes when; the words are those of cyclone.progress and pg_stat_progress_vacuum.
 PATHS = [
     ["scanning heap", "vacuuming indexes", "vacuuming heap", "cleaning up indexes", "truncating heap", "performing final cleanup"],
-    ["copying heap", "copying linked row versions", "copying TOAST table", "indexing TOAST table", "rebuilding indexes"],
+    ["copying heap", "copying linked row versions", "copying TOAST table", "indexing TOAST table", "rebuilding indexes",
+     "auditing new indexes"],
     ["planning moves", "moving values", "moving rows", "reindexing"],
 ]  # fmt: skip
 

@@ -11,7 +11,7 @@
  * Left out are indexes with a predicate, and hash indexes, which have no entry of some rows
  * (a column declared NOT NULL may have nulls, if that isn't validated), and GIN and others.
  * So are large tables and indexes, unless all pages are to be audited: readers wait for
- * the lock that is held.
+ * the lock that is held.  For their sake this keeps to no budget, as index builds don't.
  *
  * A row that was deleted, and was copied for old snapshots, has no entry if they have ended
  * since.  If there are such rows, only the number of entries is compared.
@@ -31,7 +31,9 @@
 #include "storage/lmgr.h"
 
 #include "audit/audit.h"
+#include "debug_point.h"
 #include "engine/heap/page_check.h"
+#include "report/progress.h"
 
 /* As many pages are read under the lock, which takes a second or two: 1 GB */
 #define MOST_BLOCKS	(1024 * 1024 / (BLCKSZ / 1024))
@@ -89,14 +91,17 @@ sum_rows(EntrySums *sums, Relation table)
 	BlockNumber nblocks = RelationGetNumberOfBlocks(table);
 	BufferAccessStrategy strategy = GetAccessStrategy(BAS_BULKREAD);
 
+	progress_phase(PROGRESS_REWRITE_AUDIT, nblocks);
 	for (BlockNumber blkno = 0; blkno < nblocks; blkno++)
 	{
 		Buffer		buffer = ReadBufferExtended(table, MAIN_FORKNUM, blkno, RBM_NORMAL, strategy);
 
-		CHECK_FOR_INTERRUPTS();
 		LockBuffer(buffer, BUFFER_LOCK_SHARE);
 		sum_page(sums, table, buffer);
 		UnlockReleaseBuffer(buffer);
+		progress_blocks_done(blkno + 1);
+		DEBUG_POINT("audit-entries");
+		CHECK_FOR_INTERRUPTS();
 	}
 	FreeAccessStrategy(strategy);
 	sums->is_known = true;
@@ -135,16 +140,19 @@ sum_entries(EntrySums *sums, Relation index)
 	BufferAccessStrategy strategy = GetAccessStrategy(BAS_BULKREAD);
 	AuditTids  *tids = palloc_object(AuditTids);
 
+	progress_phase(PROGRESS_REWRITE_AUDIT, 0);
+	progress_index(RelationGetRelid(index), nblocks);
 	for (BlockNumber blkno = 0; blkno < nblocks; blkno++)
 	{
 		Buffer		buffer = ReadBufferExtended(index, MAIN_FORKNUM, blkno, RBM_NORMAL, strategy);
 
-		CHECK_FOR_INTERRUPTS();
 		LockBuffer(buffer, BUFFER_LOCK_SHARE);
 		audit_tids_read(tids, index, BufferGetPage(buffer), blkno);
 		UnlockReleaseBuffer(buffer);
 		for (int i = 0; i < tids->ntids; i++)
 			sum_tid(sums, &tids->tids[i]);
+		progress_blocks_done(blkno + 1);
+		CHECK_FOR_INTERRUPTS();
 	}
 	pfree(tids);
 	FreeAccessStrategy(strategy);

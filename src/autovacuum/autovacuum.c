@@ -62,9 +62,6 @@ typedef struct TableInHand
 } TableInHand;
 
 static AutovacuumReason choose_reason(Relation rel, const TableKey *key, uint32 *failures);
-static void vacuum_by_engine(Relation rel, const VacuumParams *params,
-							 BufferAccessStrategy strategy, const TableKey *key,
-							 AutovacuumResult *result);
 static bool begin_run(void *state);
 static void end_run(void *state);
 static void fail_run(void *state);
@@ -74,7 +71,6 @@ static void vacuum_by_server(Relation rel, compat_am_vacuum_params *params,
 static void tell_breaker(const char *name, bool is_audits, TimestampTz until);
 static void note_failure(const TableInHand *table);
 static bool is_in_a_hurry(Relation rel, const VacuumParams *params);
-static int	workers_in_a_hurry(Relation rel);
 
 PG_FUNCTION_INFO_V1(pg_cyclone_autovacuum_reset);
 
@@ -91,6 +87,9 @@ autovacuum_vacuum(Relation rel, compat_am_vacuum_params *params, BufferAccessStr
 {
 	TableKey	key = table_log_key(rel);
 	AutovacuumResult result = {.start = GetCurrentTimestamp()};
+	TableInHand table = {.rel = rel,.key = &key,.params = *params,.result = &result};
+	TableRunCaller caller = {.begin = begin_run,.fail = fail_run,.end = end_run,.state = &table};
+	TableResult done;
 	uint32		failures;
 	AutovacuumReason reason = choose_reason(rel, &key, &failures);
 
@@ -103,7 +102,12 @@ autovacuum_vacuum(Relation rel, compat_am_vacuum_params *params, BufferAccessStr
 		reason = REASON_NO_NOTE;
 
 	if (reason == REASON_ENGINE)
-		vacuum_by_engine(rel, params, strategy, &key, &result);
+	{
+		table_run(rel, &table.params, strategy, &caller, &done);
+		result.rows_removed = done.counters.tuples_deleted;
+		result.pages_scanned = done.counters.scanned_pages;
+		result.workers = done.workers_launched;
+	}
 	else
 		vacuum_by_server(rel, params, strategy, servers_vacuum);
 	table_log_done(&key, reason, false, &result);
@@ -130,31 +134,14 @@ choose_reason(Relation rel, const TableKey *key, uint32 *failures)
 	return REASON_ENGINE;
 }
 
-/*
- * vacuum_by_engine
- *		Have the engine vacuum a table, for which there is a note on disk.
- *
- * An error is noted, and raised again.
- */
-static void
-vacuum_by_engine(Relation rel, const VacuumParams *params, BufferAccessStrategy strategy,
-				 const TableKey *key, AutovacuumResult *result)
-{
-	TableInHand table = {.rel = rel,.key = key,.params = *params,.result = result};
-	TableRunCaller caller = {.begin = begin_run,.fail = fail_run,.end = end_run,.state = &table};
-	TableResult done;
-
-	table_run(rel, &table.params, strategy, &caller, &done);
-	result->rows_removed = done.counters.tuples_deleted;
-	result->pages_scanned = done.counters.scanned_pages;
-	result->workers = done.workers_launched;
-}
-
 /* begin_run -- note what an error needs to know; choose the workers; is the run in a hurry? */
 static bool
 begin_run(void *state)
 {
 	TableInHand *table = state;
+	BlockNumber for_size = RelationGetNumberOfBlocks(table->rel) / HURRY_PAGES;
+	BlockNumber most = degree_autovacuum_limit();
+	int			nworkers = Min(for_size, most);
 	bool		hurries;
 
 	/* after an error the catalogs can't be asked */
@@ -165,9 +152,9 @@ begin_run(void *state)
 
 	/*
 	 * 0: as the table's size calls for; compat_autovacuum_workers has
-	 * PostgreSQL's bound
+	 * PostgreSQL's bound.  -1: none
 	 */
-	table->params.nworkers = hurries ? workers_in_a_hurry(table->rel) : 0;
+	table->params.nworkers = !hurries ? 0 : nworkers > 0 ? nworkers : -1;
 	return hurries;
 }
 
@@ -183,8 +170,7 @@ end_run(void *state)
 static void
 fail_run(void *state)
 {
-	running_notes_end();
-	degree_release();
+	end_run(state);
 	note_failure(state);
 }
 
@@ -330,18 +316,4 @@ is_in_a_hurry(Relation rel, const VacuumParams *params)
 			TransactionIdPrecedes(rel->rd_rel->relfrozenxid, limit)) ||
 		(MultiXactIdIsValid(rel->rd_rel->relminmxid) &&
 		 MultiXactIdPrecedes(rel->rd_rel->relminmxid, multi_limit));
-}
-
-/*
- * workers_in_a_hurry
- *		As many workers as may be, as VacuumParams has it: -1 for none.
- */
-static int
-workers_in_a_hurry(Relation rel)
-{
-	BlockNumber for_size = RelationGetNumberOfBlocks(rel) / HURRY_PAGES;
-	BlockNumber most = degree_autovacuum_limit();
-	int			nworkers = Min(for_size, most);
-
-	return nworkers > 0 ? nworkers : -1;
 }

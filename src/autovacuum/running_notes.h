@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * running_notes.h
- *	  Notes on disk of tables that are being vacuumed, and of circuit breakers.
+ *	  Notes of tables that are being vacuumed, and of circuit breakers: on disk, and in the WAL.
  *
  * Portions Copyright (c) 2026, the pg_cyclone developers
  *
@@ -59,5 +59,20 @@ extern void running_notes_empty(void);
 extern bool running_notes_begin(const TableKey *key, uint32 failures);
 extern void running_notes_end(void);
 extern void running_notes_keep(const RunningNote *notes, int nnotes);
+
+/*
+ * A server that replays the record of an alarm, or of its end, calls this, in its startup
+ * process.  It must raise no error.  With is_over it is for all tables if key is NULL.
+ */
+typedef void (*AlarmReplay) (const TableKey *key, bool is_over);
+
+/*
+ * running_notes_watch_wal is for the postmaster, while the library is preloaded.
+ * running_notes_log_alarm says that a table has an alarm, or that it is over, and comes back
+ * when that is on disk.  It does nothing in recovery, and may be called while an error is
+ * handled.
+ */
+extern void running_notes_watch_wal(AlarmReplay replay);
+extern void running_notes_log_alarm(const TableKey *key, bool is_over);
 
 #endif							/* CYCLONE_RUNNING_NOTES_H */

@@ -12,9 +12,9 @@
  * several crashes have breakers open, all tables are PostgreSQL's, as there may be a
  * thousand that crash the server in turn.  A failed audit opens a breaker for good.
  *
- * Breakers of crashes and audits outlast a restart (running_notes.c).  Those of audits go to
- * standbys with the WAL, and so does their end (alarm_wal.c).  Only the functions of the
- * view raise errors, as an error of an autovacuum worker would end more than one table.
+ * Breakers of crashes and audits outlast a restart, and those of audits go to standbys
+ * (running_notes.c).  Only the functions of the view raise errors, as an error of an
+ * autovacuum worker would end more than one table.
  *
  * The file of breakers has a lock of its own, so no VACUUM waits for a disk.
  *
@@ -35,7 +35,6 @@
 #include "utils/hsearch.h"
 #include "utils/tuplestore.h"
 
-#include "autovacuum/alarm_wal.h"
 #include "autovacuum/table_log.h"
 #include "compat.h"
 #include "debug_point.h"
@@ -87,8 +86,6 @@ static LWLock *file_lock = NULL;
 typedef struct AllTables
 {
 	pg_atomic_uint64 left_until;	/* to the server */
-	pg_atomic_uint32 has_alarms;	/* 1: an audit has failed, since the
-									 * start; 0 saves a lookup */
 	pg_atomic_uint32 any_may_have;	/* 1: it isn't known which tables have
 									 * alarms */
 	RunningNote notes[FLEXIBLE_ARRAY_MEMBER];	/* to be written to the file;
@@ -97,6 +94,7 @@ typedef struct AllTables
 
 static AllTables *all = NULL;
 
+static TableEntry find_table(const TableKey *key);
 static TableEntry *enter_table(const TableKey *key);
 static void forget_oldest_table(void);
 static void note_end(TableEntry *entry, const AutovacuumResult *result);
@@ -133,19 +131,30 @@ table_log_key(Relation rel)
 bool
 table_log_breaker_is_open(const TableKey *key, uint32 *failures)
 {
-	TimestampTz now = GetCurrentTimestamp();
+	TableEntry	entry = find_table(key);
+
+	*failures = entry.failures;
+	return entry.breaker_until > GetCurrentTimestamp();
+}
+
+/* find_table -- a copy of a table's entry; it is empty if there is none. */
+static TableEntry
+find_table(const TableKey *key)
+{
+	TableEntry	copy = {0};
 	TableEntry *entry;
-	bool		is_open;
 
 	Assert(entries != NULL && !LWLockHeldByMe(lock));
+	Assert(OidIsValid(key->relid));
 
 	LWLockAcquire(lock, LW_SHARED);
 	entry = hash_search(entries, key, HASH_FIND, NULL);
-	is_open = pg_atomic_read_u32(&all->any_may_have) != 0 ||
-		(entry != NULL && entry->breaker_until > now);
-	*failures = entry != NULL ? entry->failures : 0;
+	if (entry != NULL)
+		copy = *entry;
 	LWLockRelease(lock);
-	return is_open;
+	if (pg_atomic_read_u32(&all->any_may_have) != 0)
+		copy.breaker_until = DT_NOEND;
+	return copy;
 }
 
 /* table_log_all_are_left -- are all tables left to the server, after several crashes? */
@@ -232,7 +241,7 @@ table_log_failed(const TableKey *key, int sqlerrcode, bool is_audits,
 		if (entry == NULL)
 			leave_all_tables(too_many_alarms);
 		write_breakers();
-		alarm_wal_write(key, false);
+		running_notes_log_alarm(key, false);
 	}
 	return until;
 }
@@ -245,7 +254,6 @@ open_alarm(TableEntry *entry)
 
 	entry->cause = NOTE_AUDIT;
 	entry->breaker_until = DT_NOEND;
-	pg_atomic_write_u32(&all->has_alarms, 1);
 }
 
 /* leave_all_tables -- leave all tables to the server, as some of them have alarms that aren't known. */
@@ -299,30 +307,13 @@ write_breakers(void)
 static void
 replay_alarm(const TableKey *key, bool is_over)
 {
-	TableEntry *entry;
-	bool		is_new;
-
 	if (entries == NULL)
 		return;
+	/* a crash from which this server recovers came after that */
 	if (is_over)
-	{
-		/* a crash from which this server recovers came after that */
 		(void) forget_tables(key, true);
-		return;
-	}
-	LWLockAcquire(lock, LW_EXCLUSIVE);
-	entry = enter_table(key);
-	is_new = entry == NULL || entry->cause != NOTE_AUDIT;
-	if (entry != NULL && is_new)
-	{
-		entry->failures++;
-		open_alarm(entry);
-	}
-	LWLockRelease(lock);
-	if (entry == NULL)
-		leave_all_tables(too_many_alarms);
-	if (is_new)
-		write_breakers();
+	else if (find_table(key).cause != NOTE_AUDIT)
+		(void) table_log_failed(key, ERRCODE_DATA_CORRUPTED, true, NULL);
 }
 
 /*
@@ -332,20 +323,7 @@ replay_alarm(const TableKey *key, bool is_over)
 bool
 table_log_audit_has_failed(const TableKey *key)
 {
-	TableEntry *entry;
-	bool		has_failed;
-
-	Assert(all != NULL && !LWLockHeldByMe(lock));
-	Assert(OidIsValid(key->relid));
-	if (pg_atomic_read_u32(&all->any_may_have) != 0)
-		return true;
-	if (pg_atomic_read_u32(&all->has_alarms) == 0)
-		return false;
-	LWLockAcquire(lock, LW_SHARED);
-	entry = hash_search(entries, key, HASH_FIND, NULL);
-	has_failed = entry != NULL && entry->breaker_until == DT_NOEND;
-	LWLockRelease(lock);
-	return has_failed;
+	return find_table(key).breaker_until == DT_NOEND;
 }
 
 /* table_log_has_alarm -- has an audit failed on a table, or on its TOAST table? */
@@ -370,7 +348,7 @@ table_log_forget(const TableKey *key)
 	int64		forgotten = forget_tables(key, false);
 
 	/* also if there was none: a standby may have one */
-	alarm_wal_write(key, true);
+	running_notes_log_alarm(key, true);
 	return forgotten;
 }
 
@@ -670,7 +648,7 @@ put_table(ReturnSetInfo *result, const TableEntry *entry)
 void
 table_log_init(void)
 {
-	alarm_wal_init(replay_alarm);
+	running_notes_watch_wal(replay_alarm);
 }
 
 /* table_log_shmem_request -- how much shared memory we need. */
@@ -708,7 +686,6 @@ table_log_shmem_init(void)
 	if (!found)
 	{
 		pg_atomic_init_u64(&all->left_until, 0);
-		pg_atomic_init_u32(&all->has_alarms, 0);
 		pg_atomic_init_u32(&all->any_may_have, 0);
 	}
 	lock = &GetNamedLWLockTranche(TRANCHE)[0].lock;

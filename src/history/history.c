@@ -55,7 +55,6 @@ static MemoryContext error_context = NULL;
 
 static emit_log_hook_type previous_emit_log_hook = NULL;
 
-static void prepare_for_runs(void);
 static void forget_figures(void);
 static void describe_options(const VacuumParams *params);
 static void finish_run(HistoryOutcome outcome);
@@ -70,13 +69,6 @@ history_init(void)
 	Assert(process_shared_preload_libraries_in_progress);
 	previous_emit_log_hook = emit_log_hook;
 	emit_log_hook = note_warning;
-}
-
-/* history_is_kept -- is there a history at all? */
-bool
-history_is_kept(void)
-{
-	return history_rows_are_kept();
 }
 
 /* history_started_by_compaction -- runs of this process are. */
@@ -106,7 +98,10 @@ history_begin(HistoryKind kind, Relation rel, const VacuumParams *params)
 	progress_run(kind, RelationGetRelid(rel), AmAutoVacuumWorkerProcess(), pages);
 	if (!history_is_kept())
 		return;
-	prepare_for_runs();
+	at_exit(fail_at_exit);
+	if (error_context == NULL)
+		error_context = AllocSetContextCreate(TopMemoryContext, "pg_cyclone history",
+											  ALLOCSET_DEFAULT_SIZES);
 
 	memset(&run, 0, sizeof(run));
 	schema = get_namespace_name(RelationGetNamespace(rel));
@@ -221,17 +216,6 @@ history_fail(void)
 	finish_run(ERRCODE_TO_CATEGORY(run.sqlerrcode) == ERRCODE_OPERATOR_INTERVENTION ?
 			   HISTORY_CANCELLED : HISTORY_FAILED);
 	RESUME_INTERRUPTS();
-}
-
-/* prepare_for_runs -- prepare for runs, once in a process. */
-static void
-prepare_for_runs(void)
-{
-	if (error_context != NULL)
-		return;
-	error_context = AllocSetContextCreate(TopMemoryContext, "pg_cyclone history",
-										  ALLOCSET_DEFAULT_SIZES);
-	at_exit(fail_at_exit);
 }
 
 /* forget_figures -- nothing is known but the number of pages before. */

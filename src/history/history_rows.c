@@ -31,10 +31,8 @@
 #include "storage/ipc.h"
 #include "storage/lwlock.h"
 #include "storage/shmem.h"
-#include "utils/hsearch.h"
 #include "utils/memutils.h"
 
-#include "compat.h"
 #include "history/history_rows.h"
 #include "settings.h"
 #include "small_file.h"
@@ -60,15 +58,10 @@ typedef struct RowHead
 {
 	uint64		number;
 	Oid			owner;			/* of the table */
+	int			of_owner;		/* how many rows this owner has */
 	Oid			database;
 	Oid			relid;
 } RowHead;
-
-typedef struct OwnerRows
-{
-	Oid			owner;			/* the key */
-	int			nrows;
-} OwnerRows;
 
 typedef struct HistoryShared
 {
@@ -80,20 +73,19 @@ typedef struct HistoryShared
 
 static HistoryShared *shared = NULL;
 static HistoryRow *rows;
-static HTAB *owners;			/* of tables that have rows */
 static LWLock *file_lock;
 static LWLock *rows_lock;
 
 static int	place_row(const HistoryRow *row);
 static int	choose_place(const HistoryRow *row);
 static Oid	owner_with_most(Oid owner);
-static void count_row(Oid owner, int change);
-static bool write_number(SmallFileSafety safety);
+static void count_rows_of(Oid owner);
+static bool write_file(SmallFileSafety safety);
 static int	compare_numbers(const void *a, const void *b);
 
-/* history_rows_are_kept -- is there a history? */
+/* history_is_kept -- is there a history at all? */
 bool
-history_rows_are_kept(void)
+history_is_kept(void)
 {
 	return shared != NULL;
 }
@@ -174,8 +166,6 @@ history_rows_copy(HistoryRow **copy)
 int64
 history_rows_forget(void)
 {
-	HASH_SEQ_STATUS scan;
-	OwnerRows  *entry;
 	int64		nrows;
 	bool		is_forgotten;
 
@@ -187,11 +177,8 @@ history_rows_forget(void)
 	LWLockAcquire(rows_lock, LW_EXCLUSIVE);
 	nrows = shared->nrows;
 	shared->nrows = 0;
-	hash_seq_init(&scan, owners);
-	while ((entry = hash_seq_search(&scan)) != NULL)
-		(void) hash_search(owners, &entry->owner, HASH_REMOVE, NULL);
 	LWLockRelease(rows_lock);
-	is_forgotten = !shared->is_on_disk || write_number(SMALL_FILE_SURVIVES_CRASH);
+	is_forgotten = !shared->is_on_disk || write_file(SMALL_FILE_SURVIVES_CRASH);
 	LWLockRelease(file_lock);
 
 	/* not under the lock, as VACUUMs want it */
@@ -214,19 +201,18 @@ static int
 place_row(const HistoryRow *row)
 {
 	int			place;
+	Oid			loser;
 
 	Assert(!IsUnderPostmaster || LWLockHeldByMeInMode(rows_lock, LW_EXCLUSIVE));
 	place = choose_place(row);
-	if (place == shared->nrows)
-		shared->nrows++;
-	else
-		count_row(shared->heads[place].owner, -1);
-	/* each owner has a row, so there is room for one more */
-	count_row(row->owner, 1);
+	loser = place < shared->nrows ? shared->heads[place].owner : InvalidOid;
+	shared->nrows = Max(shared->nrows, place + 1);
 	shared->heads[place] = (RowHead)
 	{
 		.number = row->number,.owner = row->owner,.database = row->database,.relid = row->relid
 	};
+	count_rows_of(row->owner);
+	count_rows_of(loser);
 	rows[place] = *row;
 	return place;
 }
@@ -272,41 +258,42 @@ choose_place(const HistoryRow *row)
 static Oid
 owner_with_most(Oid owner)
 {
-	HASH_SEQ_STATUS scan;
-	OwnerRows  *entry = hash_search(owners, &owner, HASH_FIND, NULL);
 	Oid			result = owner;
-	int			most = entry != NULL ? entry->nrows + 1 : 0;
+	int			most = 0;
 
-	hash_seq_init(&scan, owners);
-	while ((entry = hash_seq_search(&scan)) != NULL)
-		if (entry->nrows > most)
+	for (int i = 0; i < shared->nrows && most == 0; i++)
+		if (shared->heads[i].owner == owner)
+			most = shared->heads[i].of_owner + 1;
+	for (int i = 0; i < shared->nrows; i++)
+		if (shared->heads[i].of_owner > most)
 		{
-			most = entry->nrows;
-			result = entry->owner;
+			most = shared->heads[i].of_owner;
+			result = shared->heads[i].owner;
 		}
 	return result;
 }
 
-/* count_row -- an owner has one row more, or less. */
+/* count_rows_of -- count the rows of an owner anew. */
 static void
-count_row(Oid owner, int change)
+count_rows_of(Oid owner)
 {
-	bool		found;
-	OwnerRows  *entry = hash_search(owners, &owner, HASH_ENTER, &found);
+	int			count = 0;
 
-	entry->nrows = (found ? entry->nrows : 0) + change;
-	Assert(entry->nrows >= 0);
-	if (entry->nrows == 0)
-		(void) hash_search(owners, &owner, HASH_REMOVE, NULL);
+	for (int i = 0; i < shared->nrows; i++)
+		count += shared->heads[i].owner == owner;
+	for (int i = 0; i < shared->nrows; i++)
+		if (shared->heads[i].owner == owner)
+			shared->heads[i].of_owner = count;
 }
 
-/* write_number -- have a file without rows, but with the last number, as a row of no table. */
+/* write_file -- write all rows; if there are none, the last number, as a row of no table. */
 static bool
-write_number(SmallFileSafety safety)
+write_file(SmallFileSafety safety)
 {
-	HistoryRow	row = {.number = shared->last_number};
+	HistoryRow	number = {.number = shared->last_number};
 
-	return small_file_write(HISTORY_PATH, &history_format, &row, 1, safety, LOG);
+	return small_file_write(HISTORY_PATH, &history_format, shared->nrows > 0 ? rows : &number,
+							Max(shared->nrows, 1), safety, LOG);
 }
 
 /* compare_numbers -- rows by their numbers, for qsort. */
@@ -330,7 +317,6 @@ history_rows_shmem_request(void)
 	if (cyclone_history_size == 0)
 		return;
 	RequestAddinShmemSpace(heads_size());
-	RequestAddinShmemSpace(hash_estimate_size(cyclone_history_size + 1, sizeof(OwnerRows)));
 	RequestAddinShmemSpace(mul_size(cyclone_history_size, sizeof(HistoryRow)));
 	RequestNamedLWLockTranche(TRANCHE, 2);
 }
@@ -339,10 +325,6 @@ history_rows_shmem_request(void)
 void
 history_rows_shmem_init(void)
 {
-	HASHCTL		info = {
-		.keysize = sizeof(Oid),
-		.entrysize = sizeof(OwnerRows)
-	};
 	bool		found;
 
 	Assert(LWLockHeldByMe(AddinShmemInitLock));
@@ -352,8 +334,6 @@ history_rows_shmem_init(void)
 	shared = ShmemInitStruct("pg_cyclone history", heads_size(), &found);
 	if (!found)
 		memset(shared, 0, offsetof(HistoryShared, heads));
-	owners = compat_shmem_hash("pg_cyclone history owners", cyclone_history_size + 1,
-							   &info, HASH_ELEM | HASH_BLOBS);
 	rows = ShmemInitStruct("pg_cyclone history rows",
 						   mul_size(cyclone_history_size, sizeof(HistoryRow)), &found);
 	file_lock = &GetNamedLWLockTranche(TRANCHE)[0].lock;
@@ -373,7 +353,7 @@ history_rows_load(void)
 	int			nrecords;
 	HistoryRow *found;
 
-	if (!history_rows_are_kept() || !IsPostmasterEnvironment || IsUnderPostmaster)
+	if (!history_is_kept() || !IsPostmasterEnvironment || IsUnderPostmaster)
 		return;
 	nrecords = small_file_read(HISTORY_PATH, &history_format, &records, NULL);
 	found = records;
@@ -390,10 +370,7 @@ history_rows_load(void)
 	if (found != NULL)
 		pfree(found);
 
-	shared->is_on_disk = nrecords >= 0 &&
-		(shared->nrows == 0 ? write_number(SMALL_FILE_SURVIVES_POWER_CUT) :
-		 small_file_write(HISTORY_PATH, &history_format, rows, shared->nrows,
-						  SMALL_FILE_SURVIVES_POWER_CUT, LOG));
+	shared->is_on_disk = nrecords >= 0 && write_file(SMALL_FILE_SURVIVES_POWER_CUT);
 	if (!shared->is_on_disk)
 		ereport(LOG,
 				(errmsg("the view cyclone.history won't survive the next restart of the server"),

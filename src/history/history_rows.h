@@ -63,7 +63,6 @@ typedef struct HistoryRow
 extern void history_rows_shmem_request(void);
 extern void history_rows_shmem_init(void);
 extern void history_rows_load(void);
-extern bool history_rows_are_kept(void);
 extern void history_rows_add(HistoryRow *row);
 extern int	history_rows_copy(HistoryRow **copy);
 extern int64 history_rows_forget(void);

@@ -413,6 +413,8 @@ phase_name(uint32 phase)
 			return "copying linked row versions";
 		case PROGRESS_REWRITE_INDEX:
 			return "rebuilding indexes";
+		case PROGRESS_REWRITE_AUDIT:
+			return "auditing new indexes";
 		case PROGRESS_INPLACE_PLAN:
 			return "planning moves";
 		case PROGRESS_INPLACE_MOVE:

@@ -460,6 +460,21 @@ def test_new_index_that_lacks_an_entry(t, index, workers):
 
 
 @pytest.mark.once
+def test_the_comparison_of_new_indexes_is_seen_and_ends_when_cancelled(t, cluster, db):
+    conn = t()
+    before = rows(conn)
+    with Parked(cluster, db, "audit-entries:leader", 1, "VACUUM (FULL) t", {"cyclone.audit": 1}) as vacuum:
+        shown = "SELECT phase, blocks_done, blocks_total > 1 FROM cyclone.progress_details WHERE datname = %s"
+        assert conn.execute(shown, (db,)).fetchall() == [("auditing new indexes", 1, True)]
+        conn.execute("SELECT pg_cancel_backend(%s)", (vacuum.pid,))
+        assert isinstance(vacuum.wait(), psycopg.errors.QueryCanceled)
+    assert rows(conn) == before
+    conn.execute("VACUUM (FULL) t")
+    assert rows(conn) == before
+    checks.assert_clean(conn, "t")
+
+
+@pytest.mark.once
 def test_new_indexes_with_rows_that_old_snapshots_see(t, cluster, db):
     """Of each kind, with nulls and predicates: no false alarm."""
     conn = t(None, dead="id % 9 = 0")
