@@ -46,7 +46,7 @@ CONFIG = {
     "max_worker_processes": 64,
     "wal_level": "replica",
 }
-LEAST_BUFFERS_MB = 2048  # unless a scenario wants the table not to fit
+LEAST_BUFFERS_MB = 2048
 # Of a table on the device, which is not in them: with much less, a process may hold too few pages to read ahead.
 COLD_BUFFERS_MB = 128
 # Phases that the whole team does together; all the rest of a VACUUM is the leader's alone.
@@ -328,9 +328,7 @@ def _buffers(scenario: Scenario, size: int) -> str:
     megabytes = size / (1 << 20)
     if scenario.is_cold:
         return f"{COLD_BUFFERS_MB}MB"
-    if scenario.buffers is None:
-        return f"{max(LEAST_BUFFERS_MB, int(1.2 * megabytes))}MB"
-    return f"{max(16, int(scenario.buffers * megabytes))}MB"
+    return f"{max(LEAST_BUFFERS_MB, int(1.2 * megabytes))}MB"
 
 
 def assert_room(original: Cluster, *, times: float = 3) -> None:

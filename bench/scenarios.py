@@ -7,12 +7,9 @@ LARGE = "large"  # by far the largest: bench/large.py
 
 GROUPS = {
     "cases": "One btree, unlogged: the five cases of the pgsql-hackers thread “Batch TIDs lookup in ambulkdelete”",
-    "cases-logged": "The same five cases, logged",
     "heap": "No index",
     "indexes": "From one index to eight",
     "kinds": "One index that is not a btree, a fifth of the rows deleted here and there",
-    "pgbench": "The accounts table of pgbench",
-    "buffers": "A table larger than shared_buffers",
     "cold": "A table on the device, past the page cache (debug_io_direct = data)",
     "full": "VACUUM FULL",
     "large": "A table larger than memory",
@@ -40,13 +37,6 @@ _LOAD_WORDS = f"""
     SELECT i, array_to_tsvector(ARRAY(SELECT DISTINCT 'w' || (power(random(), 4) * 50000 + 0 * i)::int FROM generate_series(1, 10)))
     FROM generate_series(1, %(rows)s) i
 """
-# BRIN summarizes what is there when it is made; the rest is left to VACUUM.
-_LOAD_BESIDE_BRIN = f"""
-    CREATE TABLE {TABLE} (id bigint, v int) WITH (autovacuum_enabled = off);
-    INSERT INTO {TABLE} SELECT i, i FROM generate_series(1, %(rows)s / 2) i;
-    CREATE INDEX ON {TABLE} USING brin (v) WITH (pages_per_range = 16);
-    INSERT INTO {TABLE} SELECT i, i FROM generate_series(%(rows)s / 2 + 1, %(rows)s) i
-"""
 _FULL = f"VACUUM (FULL, VERBOSE, PARALLEL %(workers)s) {TABLE}"
 _CLEAN = f"VACUUM (FREEZE off, ANALYZE) {TABLE}"
 _DELETE_NINE_TENTHS = f"DELETE FROM {TABLE} WHERE id <= %(rows)s * 0.9"
@@ -63,7 +53,6 @@ _THREE_MORE_INDEXES = (
     f"CREATE INDEX ON {TABLE} (hashint8(id))",
     f"CREATE INDEX ON {TABLE} ((to_hex(v)))",
 )
-_EIGHT_EQUAL_INDEXES = (f"CREATE INDEX ON {TABLE} (v)",) * 8
 # From the largest to the smallest; the first is as large as the last five together.
 _EIGHT_UNEQUAL_INDEXES = (
     f"CREATE INDEX ON {TABLE} (md5(v::text))",
@@ -104,7 +93,6 @@ _DELETE_A_FIFTIETH = tuple(
     f"DELETE FROM {TABLE} WHERE id %% 50 = 0 AND ctid >= {_PAGE.format(part)} AND ctid < {_PAGE.format(part + 1)}" for part in range(_LOADERS)
 )
 _PAST_THE_PAGE_CACHE = {"debug_io_direct": "data", "track_io_timing": "on"}
-_THREE_SMALL_INDEXES = tuple(f"CREATE INDEX ON {TABLE} (v) WHERE hashint4(v) & 127 = {remainder}" for remainder in range(3))
 _CREATE_CASE = "CREATE %(persistence)s TABLE {table} (c {type}) WITH (autovacuum_enabled = off); INSERT INTO {table} {rows}"
 _INTEGERS = "SELECT generate_series(1, %(rows)s)"
 _THOUSAND_KEYS = "SELECT c %% 1000 FROM generate_series(1, %(rows)s) c"
@@ -114,15 +102,6 @@ _DELETE_FIRST_PAGES = (
     f"DELETE FROM {TABLE} WHERE ctid < (SELECT format('(%%s,0)',"
     f" ceil(pg_relation_size('{TABLE}') / current_setting('block_size')::int * 0.3))::tid)"
 )
-_CREATE_ACCOUNTS = f"""
-    CREATE TABLE {TABLE} (aid int NOT NULL, bid int, abalance int, filler char(84)) WITH (autovacuum_enabled = off);
-    INSERT INTO {TABLE} SELECT i, (i - 1) / 100000 + 1, 0, '' FROM generate_series(1, %(rows)s) i
-"""
-_ACCOUNTS_KEY = f"ALTER TABLE {TABLE} ADD PRIMARY KEY (aid)"
-_TEN_THOUSAND_TRANSACTIONS = f"""
-    UPDATE {TABLE} SET abalance = abalance + 1
-    WHERE aid IN (SELECT 1 + (random() * (%(rows)s - 1))::int FROM generate_series(1, 10000))
-"""
 # Of Hubert Lubaczewski's article on VACUUM FULL as it became in PostgreSQL 9.0; his texts are of 100 to 1000 repetitions.
 _CREATE_COMPRESSED = f"""
     CREATE TABLE {TABLE} (id serial PRIMARY KEY, whatever int, anything text) WITH (autovacuum_enabled = off);
@@ -155,7 +134,6 @@ class Scenario:
     settings: dict = field(default_factory=dict)  # of the server that is timed
     prepare: tuple[str, ...] = ()  # statements that it gets before
     page_cache_dropped: bool = False  # the table's files are not in the page cache when VACUUM begins
-    buffers: float | None = None  # shared_buffers as a part of heap and indexes; None: large enough for them
 
     @property
     def is_cold(self) -> bool:
@@ -178,18 +156,18 @@ class Scenario:
         return self.vacuum % {"workers": workers}
 
 
-def _five_cases(*, logged: bool) -> list[Scenario]:
-    """Return the scenarios of either group of cases: three tenths of the rows deleted, in different ways."""
+def _five_cases() -> list[Scenario]:
+    """Return the scenarios of the five cases: three tenths of the rows deleted, in different ways."""
 
     def case(number: int, about: str, column_type: str, rows: str, *setup: str) -> Scenario:
         return Scenario(
-            name=f"case-{number}" + ("-logged" if logged else ""),
-            group="cases-logged" if logged else "cases",
+            name=f"case-{number}",
+            group="cases",
             about=about,
             rows=20_000_000,
             setup=("SELECT setseed(0.5)", _CREATE_CASE.format(table=TABLE, type=column_type, rows=rows), *setup),
             indexes=1,
-            logged=logged,
+            logged=False,
         )
 
     index = f"CREATE INDEX ON {TABLE} (c)"
@@ -253,8 +231,7 @@ def _cold(name: str, about: str, indexes: tuple[str, ...], delete: tuple[str, ..
 SCENARIOS = {
     scenario.name: scenario
     for scenario in (
-        *_five_cases(logged=False),
-        *_five_cases(logged=True),
+        *_five_cases(),
         _failsafe(logged=False),
         _failsafe(logged=True),
         Scenario(
@@ -290,30 +267,6 @@ SCENARIOS = {
             indexes=1,
         ),
         Scenario(
-            name="four-indexes",
-            group="indexes",
-            about="primary key and three more, every tenth row deleted",
-            rows=10_000_000,
-            setup=(_LOAD, _PRIMARY_KEY, *_THREE_MORE_INDEXES, _CLEAN, _DELETE_A_TENTH),
-            indexes=4,
-        ),
-        Scenario(
-            name="one-big-three-small",
-            group="indexes",
-            about="primary key and three partial indexes of a 128th of its size, every tenth row deleted",
-            rows=20_000_000,
-            setup=(_LOAD, _PRIMARY_KEY, *_THREE_SMALL_INDEXES, _CLEAN, _DELETE_A_TENTH),
-            indexes=4,
-        ),
-        Scenario(
-            name="eight-equal",
-            group="indexes",
-            about="eight equal indexes, every twentieth row deleted",
-            rows=10_000_000,
-            setup=(_LOAD, *_EIGHT_EQUAL_INDEXES, _CLEAN, _DELETE_A_TWENTIETH),
-            indexes=8,
-        ),
-        Scenario(
             name="eight-unequal",
             group="indexes",
             about="eight indexes from large to small, every twentieth row deleted",
@@ -326,42 +279,6 @@ SCENARIOS = {
         _kind("gin-jsonb", "GIN index on jsonb", _LOAD_JSONB, "USING gin (v)"),
         _kind("gin-words", "GIN index on tsvector", _LOAD_WORDS, "USING gin (v)"),
         _kind("hash", "hash index on a number", _LOAD, "USING hash (v)"),
-        Scenario(
-            name="kind-brin",
-            group="kinds",
-            about="BRIN index that has summaries of the first half only",
-            rows=5_000_000,
-            setup=("SELECT setseed(0.5)", _LOAD_BESIDE_BRIN, _DELETE_A_FIFTH_HERE_AND_THERE),
-            indexes=1,
-        ),
-        Scenario(
-            name="accounts-heap",
-            group="pgbench",
-            about="without its index, every page all-visible, none skipped",
-            rows=10_000_000,
-            setup=(_CREATE_ACCOUNTS, _CLEAN),
-            vacuum=_VACUUM_EACH_PAGE,
-            repeatable=True,
-        ),
-        Scenario(
-            name="accounts-index",
-            group="pgbench",
-            about="with its index, after 10,000 updates",
-            rows=10_000_000,
-            setup=("SELECT setseed(0.5)", _CREATE_ACCOUNTS, _ACCOUNTS_KEY, _CLEAN, _TEN_THOUSAND_TRANSACTIONS),
-            # so few dead items would be left to a later VACUUM
-            vacuum=f"VACUUM (VERBOSE, INDEX_CLEANUP on, PARALLEL %(workers)s) {TABLE}",
-            indexes=1,
-        ),
-        Scenario(
-            name="larger-than-buffers",
-            group="buffers",
-            about="four times shared_buffers, primary key, every tenth row deleted",
-            rows=20_000_000,
-            setup=(_LOAD, _PRIMARY_KEY, _CLEAN, _DELETE_A_TENTH),
-            indexes=1,
-            buffers=0.25,
-        ),
         Scenario(
             name=LARGE,
             group=LARGE,

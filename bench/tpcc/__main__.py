@@ -16,7 +16,7 @@ from tpcc.curve import points
 from tpcc.load import Sizes
 from tpcc.measure import CONFIG, Schedule, calibrate, prepared, run
 from tpcc.report import objections, print_experiment
-from tpcc.settings import Budget, Setting, autogroups_count, curve_settings, usual_settings, with_nice
+from tpcc.settings import Budget, Setting, curve_settings, usual_settings
 
 USUAL_BUDGETS = [Budget(limit, 2) for limit in (200, 400, 800, 1600, 3200)]
 
@@ -31,9 +31,6 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--budget", nargs="+", type=_parse_budget, default=USUAL_BUDGETS, metavar="LIMIT/MS",
                         help="of the curve: vacuum_cost_limit and vacuum_cost_delay in ms"
                         f" (default: {' '.join(map(str, USUAL_BUDGETS))})")  # fmt: skip
-    parser.add_argument("--nice", type=int, default=0, metavar="N",
-                        help="run each setting once more, as NAME-nice, with this nice value (1 to 19) for VACUUM's session, which"
-                        " counts on Linux with autogroups")  # fmt: skip
     parser.add_argument("--rounds", type=int, default=1, metavar="N",
                         help="runs with each setting, taking turns; the table has medians (default: %(default)s)")  # fmt: skip
     parser.add_argument("--workers", type=int, metavar="N", help="VACUUM's PARALLEL (default: as the server decides)")
@@ -66,10 +63,6 @@ def parse_arguments() -> argparse.Namespace:
     if min(positive) <= 0 or min(options.rampup, options.after, options.workers or 0) < 0 or not 0 <= options.dead < 1:
         parser.error("sizes, shares and times are more than 0, --dead less than 1")
     settings = curve_settings(options.budget) if options.curve else usual_settings()
-    if options.nice:
-        if not 1 <= options.nice <= 19 or not autogroups_count():
-            parser.error("--nice: from 1 to 19, and kernel.sched_autogroup_enabled must be 1")
-        settings = with_nice([setting for setting in settings if setting.vacuums], options.nice)
     unknown = {*(options.only or []), *options.skip} - {setting.name for setting in settings}
     if unknown:
         parser.error(f"no such setting here: {' '.join(sorted(unknown))}")

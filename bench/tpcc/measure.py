@@ -8,7 +8,6 @@ from bisect import bisect_left
 from collections.abc import Callable
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from itertools import accumulate
 from pathlib import Path
 
 import psycopg
@@ -17,7 +16,6 @@ from beside import Pgbench, Transaction, in_thread
 from circumstances import cores
 from cyclone_lab.cluster import Cluster
 from measure import LOAD_CONFIG, assert_room
-from tpcc.cores import CoreUse, core_use
 from tpcc.load import LARGE_TABLES, SMALL_TABLES, Sizes, age, database_bytes, load
 from tpcc.settings import Setting
 from tpcc.transactions import MIX, pgbench_arguments
@@ -37,7 +35,6 @@ CONFIG = {
 }
 LEAST_BUFFERS_MB = 16
 CALIBRATION_SECONDS = 8
-NEAR_SECONDS = 0.3  # after a table's end, when sessions make new plans
 SMALL_VACUUMS = 40  # in the longest run; the original had as many
 PATIENCE_SECONDS = 60
 NEW_ORDER = list(MIX).index("new_order")
@@ -85,8 +82,6 @@ class Run:
     failed: int = 0  # with an error, at any time
     new_orders: list[tuple[float, float]] = field(default_factory=list)  # end, in seconds since the run counts; milliseconds
     vacuum: Vacuum | None = None
-    cores_before: CoreUse | None = None  # what the load had of the cores before VACUUM, a second; None if not known
-    cores_during: CoreUse | None = None  # while it ran, or would have run
 
     def latencies_before(self) -> list[float]:
         """Return the milliseconds of each New-Order that had ended when VACUUM began: the run's own time without it."""
@@ -99,18 +94,6 @@ class Run:
     def latencies_inside(self) -> list[float]:
         """Return the milliseconds of each New-Order that met the VACUUM."""
         return [taken for end, taken in self.new_orders if self._meets_vacuum(end, taken)]
-
-    def inside_by_table_end(self) -> tuple[list[float], list[float]]:
-        """Return the milliseconds of each New-Order that met the VACUUM: of those that ended soon after a table's end, when sessions
-        plan their statements anew, and of the others.
-        """
-        ends = list(accumulate(self.vacuum.table_seconds.values(), initial=self.vacuum.begin))[1:] if self.vacuum else []
-        apart: tuple[list[float], list[float]] = [], []
-        for end, taken in self.new_orders:
-            if self._meets_vacuum(end, taken):
-                is_near = any(table_end <= end < table_end + NEAR_SECONDS for table_end in ends)
-                apart[0 if is_near else 1].append(taken)
-        return apart
 
     def _meets_vacuum(self, end: float, taken: float) -> bool:
         return self.vacuum is not None and end >= self.vacuum.begin and end - taken / 1000 <= self.vacuum.end
@@ -186,12 +169,10 @@ def run(original: Cluster, experiment: Experiment, setting: Setting, *, workers:
             _small_tables_vacuumed(server, schedule.longest / SMALL_VACUUMS),
         ):
             time.sleep(schedule.rampup)
-            begin, use = time.time(), core_use(server)
+            begin = time.time()
             time.sleep(schedule.before)
-            vacuum_begin, vacuum_use = time.time(), core_use(server)
             # Without VACUUM, the run has the length of those whose VACUUM does not end soon.
             vacuum = _vacuum(server, setting, schedule.cap, workers) if setting.vacuums else time.sleep(schedule.cap / 2)
-            vacuum_end, end_use = time.time(), core_use(server)
             time.sleep(schedule.after)
             end = time.time()
             load.end()
@@ -205,9 +186,7 @@ def run(original: Cluster, experiment: Experiment, setting: Setting, *, workers:
         for transaction in counted
         if transaction.script == NEW_ORDER
     ]
-    return Run(setting, end - begin, len(counted), failed, new_orders, vacuum,
-               vacuum_use and vacuum_use.since(use, vacuum_begin - begin),
-               end_use and end_use.since(vacuum_use, vacuum_end - vacuum_begin))  # fmt: skip
+    return Run(setting, end - begin, len(counted), failed, new_orders, vacuum)
 
 
 def _load(server: Cluster, experiment: Experiment, seconds: float, rate: float | None) -> Pgbench:
@@ -252,8 +231,6 @@ def _vacuum(server: Cluster, setting: Setting, cap: float, workers: int | None) 
     with _Session(server, setting, workers) as session, server.connect() as observer:
         sizes = dict(observer.execute("SELECT oid::regclass::text, pg_relation_size(oid) / current_setting('block_size')::int"
                                       " FROM pg_class WHERE oid = ANY (%s::regclass[])", (list(LARGE_TABLES),)))  # fmt: skip
-        if setting.nice:
-            Path(f"/proc/{session.pid}/autogroup").write_text(str(setting.nice))
         begin = time.time()
         session.start()
         pace = []

@@ -8,7 +8,7 @@ from grid import Grid
 from tpcc.curve import PERCENTILES as HARM_PERCENTILES
 from tpcc.curve import harm
 from tpcc.measure import Experiment, Run
-from tpcc.percentiles import PERCENTILES, percentile, percentiles
+from tpcc.percentiles import PERCENTILES, percentiles
 from tpcc.settings import NO_VACUUM, TARGET
 
 MEBIBYTE = 1 << 20
@@ -39,31 +39,6 @@ def harm_grid(experiment: Experiment) -> Grid:
         seconds = _spread([run.vacuum.end - run.vacuum.begin for run in runs if run.vacuum], ".1f")
         rows.append([runs[0].setting.title, seconds, *(_harm_cell(runs, percent) for percent in HARM_PERCENTILES)])
     return Grid(header, rows)
-
-
-def causes_grid(experiment: Experiment) -> Grid:
-    """Return a row for each setting that says where the harm comes from, with the medians of its runs.
-
-    How long the load's sessions waited for a core, in ms a second; and how many of the New-Orders that met the VACUUM took
-    longer than the 95th percentile before it, which is 5 % of those before: soon after a table's end, and else.
-    """
-    header = ["", "waited for a core before", "during, ms/s", "slower than the p95 before: near a table's end", "else"]
-    rows = []
-    for runs in experiment.by_setting():
-        waits = [(run.cores_before.waited, run.cores_during.waited) for run in runs if run.cores_before and run.cores_during]
-        shares = [_slow_shares(run) for run in runs if run.vacuum]
-        cells = [f"{1000 * median(times):.0f}" for times in zip(*waits)] or ["", ""]
-        for kind in zip(*shares) if shares else ((), ()):
-            known = [share for share in kind if share is not None]
-            cells.append(f"{median(known):.0%}" if known else "")
-        rows.append([runs[0].setting.title, *cells])
-    return Grid(header, rows)
-
-
-def _slow_shares(run: Run) -> list[float | None]:
-    """Return which part of the New-Orders that met the VACUUM was slow: soon after a table's end, and else; None without any."""
-    limit = percentile(run.latencies_before(), 95) or 0
-    return [sum(taken > limit for taken in kind) / len(kind) if kind else None for kind in run.inside_by_table_end()]
 
 
 def _spread(values: list[float], form: str) -> str:
@@ -143,6 +118,5 @@ def print_experiment(console: Console, experiment: Experiment) -> None:
     console.print()
     console.print(grid(experiment).to_rich("New-Order without and during VACUUM of the large tables, milliseconds"))
     console.print(harm_grid(experiment).to_rich("New-Order during VACUUM, as a multiple of that before it"))
-    console.print(causes_grid(experiment).to_rich("Where it comes from"))
     for line in (*remarks(experiment), *objections(experiment)):
         console.print(line, highlight=False)

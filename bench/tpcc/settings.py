@@ -1,7 +1,6 @@
 """The ways to vacuum that are compared. To add one, add it here."""
 
-from dataclasses import dataclass, field, replace
-from pathlib import Path
+from dataclasses import dataclass, field
 
 NO_VACUUM = "no-vacuum"
 TARGET = "cyclone-target"
@@ -20,7 +19,6 @@ class Setting:
     about: str
     parameters: dict[str, str] = field(default_factory=dict)  # settings of the session that vacuums
     curve: str = ""  # of which it is a point; empty if of none
-    nice: int = 0  # value of the session that vacuums, as the kernel shares out cores to sessions (see autogroups_count)
 
     @property
     def vacuums(self) -> bool:
@@ -87,26 +85,6 @@ def curve_settings(budgets: list[Budget]) -> list[Setting]:
     """
     pairs = zip(_budget_settings(budgets, CORE_CURVE), _budget_settings(budgets, CYCLONE_CURVE))
     return [*(setting for pair in pairs for setting in pair), _TARGET]
-
-
-def with_nice(settings: list[Setting], nice: int) -> list[Setting]:
-    """Return these settings, each followed by the same with a session of this nice value."""
-    return [
-        variant
-        for setting in settings
-        for variant in (
-            setting,
-            replace(setting, name=f"{setting.name}-nice", title=f"{setting.title}, nice {nice}", curve="", nice=nice),
-        )
-    ]
-
-
-def autogroups_count() -> bool:
-    """Tell whether the kernel shares out cores to sessions, of which each process of a server is one, before it looks at processes;
-    except to those in a control group with processor time of its own, which this doesn't look at.
-    """
-    file = Path("/proc/sys/kernel/sched_autogroup_enabled")
-    return file.exists() and file.read_text().strip() == "1"
 
 
 def _budget_settings(budgets: list[Budget], curve: str) -> list[Setting]:

@@ -3,12 +3,11 @@
 import pytest
 
 from measure import LOAD_CONFIG
-from tpcc.cores import CoreUse
 from tpcc.curve import points
 from tpcc.load import LARGE_TABLES, Sizes, age, load
 from tpcc.measure import CONFIG, Experiment, Run, Schedule, Vacuum, parse_usage, prepared, run
-from tpcc.report import causes_grid, grid, harm_grid, objections, target_lines
-from tpcc.settings import CORE_CURVE, CYCLONE_CURVE, NO_VACUUM, TARGET, TARGET_CURVE, Budget, curve_settings, usual_settings, with_nice
+from tpcc.report import grid, harm_grid, objections, target_lines
+from tpcc.settings import CORE_CURVE, CYCLONE_CURVE, NO_VACUUM, TARGET, TARGET_CURVE, Budget, curve_settings, usual_settings
 from tpcc.transactions import MIX, pgbench_arguments
 
 SIZES = Sizes(warehouses=2, part=0.02, dead=0.2)
@@ -113,30 +112,6 @@ def test_rounds_are_summed_up_by_their_medians():
     assert [line.split(": ")[1] for line in target_lines(experiment)] == [
         f"p95 of {during} ms, 1.50 times that of no VACUUM" for during in ("3.00", "6.00", "90.00")
     ]
-
-
-def test_each_setting_once_more_with_a_nice_value():
-    settings = with_nice(curve_settings([]), 19)
-    assert [(setting.name, setting.nice, bool(setting.curve)) for setting in settings] == [
-        (name + more, nice, nice == 0) for name in ("core-no-delay", "cyclone-no-delay", TARGET) for more, nice in (("", 0), ("-nice", 19))
-    ]
-
-
-def test_where_the_harm_comes_from():
-    """Medians of the runs: waits for a core a second, and the slow ones among those that met the VACUUM, near a table's end and else."""
-    setting = curve_settings([Budget(200, 2)])[0]
-    experiment = Experiment(SIZES, Schedule(0, 10, 75, 5), clients=1, database_bytes=0, buffers="16MB")
-    for waited in (0.1, 0.3, 0.2):
-        before = [(number / 10, 1.0) for number in range(100)]
-        during = [(10 + number / 100, 2.0 if 10.5 <= 10 + number / 100 < 10.65 or number % 10 == 0 else 0.5) for number in range(101)]
-        vacuum = Vacuum(10, 11, 1, True, 0, 0, {"a": 0.5, "b": 0.5}, [], [])
-        uses = CoreUse(1, 0).since(CoreUse(0, 0), 10), CoreUse(3, 2 * waited).since(CoreUse(1, 0), 2)
-        experiment.runs.append(Run(setting, 12, 200, 0, before + during, vacuum, *uses))
-    # near an end are 30, of which 15 and one more are slow, and the last, which is; of the other 70 seven are
-    [row] = causes_grid(experiment).rows
-    assert row == [setting.title, "0", "200", "55%", "10%"]
-    experiment.runs = [Run(usual_settings()[0], 12)]
-    assert causes_grid(experiment).rows[0][1:] == [""] * 4
 
 
 def test_a_curve_compares_each_run_with_its_own_time_before():
