@@ -24,6 +24,28 @@ def wait_until(condition, what: str, seconds: float = PATIENCE_SECONDS):
     return result
 
 
+def messages_to(conn: psycopg.Connection) -> list[str]:
+    """Return a list of what the server says to a session from now on."""
+    said: list[str] = []
+    conn.add_notice_handler(lambda message: said.append(message.message_primary))
+    return said
+
+
+def heard(conn: psycopg.Connection, statement: str, form=lambda notice: notice.message_primary) -> list:
+    """Run a statement; return what the server says meanwhile, each notice in this form."""
+    said = []
+
+    def keep(notice) -> None:
+        said.append(form(notice))
+
+    conn.add_notice_handler(keep)
+    try:
+        conn.execute(statement)
+    finally:
+        conn.remove_notice_handler(keep)
+    return said
+
+
 class Background:
     """A statement in a session of its own, started at once.
 
@@ -33,9 +55,8 @@ class Background:
     def __init__(self, cluster: Cluster, dbname: str, statement: str, settings: dict | None = None):
         self.connection = cluster.connect(dbname)
         self.pid = self.connection.info.backend_pid
-        self.messages: list[str] = []
+        self.messages = messages_to(self.connection)
         self.error: psycopg.Error | None = None
-        self.connection.add_notice_handler(lambda message: self.messages.append(message.message_primary))
         for name, value in (settings or {}).items():
             self.connection.execute("SELECT set_config(%s, %s, false)", (name, str(value)))
         self._thread = threading.Thread(target=self._run, args=(statement,), daemon=True)

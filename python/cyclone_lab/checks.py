@@ -278,6 +278,20 @@ def _indexes(conn: psycopg.Connection, heap: str, method: str) -> list[str]:
     return [name for (name,) in rows]
 
 
+def same_rows(state: dict, other: dict) -> bool:
+    """Tell whether two states of tables have the same rows."""
+    return (state["rows"], state["content_hash"]) == (other["rows"], other["content_hash"])
+
+
+def assert_vacuumed(conn: psycopg.Connection, table: str = "t", before: dict | None = None) -> dict:
+    """The table is clean, nothing in it is dead, and it has the rows that it had; return its state."""
+    after = table_state(conn, table)
+    assert after["dead_items"] == after["dead_tuples"] == 0
+    assert before is None or same_rows(after, before)
+    assert_clean(conn, table)
+    return after
+
+
 def table_state(conn: psycopg.Connection, table: str) -> dict:
     """Return what a VACUUM changes or must keep, by name, to compare two tables or a table before and after.
 

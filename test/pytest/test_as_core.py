@@ -8,6 +8,7 @@ import pytest
 
 from conftest import CONFIG, TEMPLATE, create_with_template
 from cyclone_lab import checks
+from cyclone_lab.background import messages_to
 from cyclone_lab.cluster import Cluster
 from cyclone_lab.postgres import as_server_user, run_program
 
@@ -534,8 +535,7 @@ def test_tables_of_every_shape_are_left_as_core_leaves_them(base, core_outcome, 
 def repeat_vacuum(conn, workers: int) -> dict:
     """Vacuum all tables ten times; return the pages scanned each time, and the statistics after the 2nd and 10th."""
     found = {}
-    said: list[str] = []
-    conn.add_notice_handler(lambda message: said.append(message.message_primary))
+    said = messages_to(conn)
     for run in range(1, 11):
         for table in TABLES:
             said.clear()

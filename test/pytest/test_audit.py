@@ -13,7 +13,7 @@ import pytest
 
 from conftest import every_other
 from cyclone_lab import checks
-from cyclone_lab.background import DEBUG_POINT_LOCK, Parked
+from cyclone_lab.background import DEBUG_POINT_LOCK, Parked, messages_to
 from test_seam import by_engine, said
 
 ROWS = 4000
@@ -72,9 +72,7 @@ def assert_server_finishes(conn, before, statement="VACUUM (VERBOSE, FREEZE, PRO
     report = said(conn, statement)
     assert LEFT in report and not by_engine(report)
     assert rows(conn) == before
-    checks.assert_clean(conn, "t")
-    state = checks.table_state(conn, "t")
-    assert state["dead_items"] == state["dead_tuples"] == 0
+    checks.assert_vacuumed(conn)
     # until a user says otherwise
     conn.execute("SELECT cyclone.autovacuum_reset('t')")
     assert by_engine(said(conn, "VACUUM (VERBOSE) t"))
@@ -767,8 +765,7 @@ def test_other_tables_of_the_statement(t):
     conn.execute("CREATE TABLE u AS SELECT * FROM t WHERE false")
     conn.execute("INSERT INTO u SELECT i FROM generate_series(1, 2000) i; DELETE FROM u WHERE id < 1990")
     before = rows(conn)
-    notices = []
-    conn.add_notice_handler(lambda notice: notices.append(notice.message_primary))
+    notices = messages_to(conn)
     conn.execute("SET cyclone.debug_fault = 'inplace-differs:50'")
     with pytest.raises(psycopg.errors.DataCorrupted, match="an audit has failed on 1 table"):
         conn.execute("VACUUM (FULL INPLACE) t, u")

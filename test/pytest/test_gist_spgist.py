@@ -8,7 +8,7 @@ import pytest
 
 from conftest import CONFIG, TEMPLATE, create_with_template
 from cyclone_lab import checks
-from cyclone_lab.background import Parked
+from cyclone_lab.background import Parked, messages_to
 from cyclone_lab.cluster import Cluster
 
 DB = "trees"
@@ -93,8 +93,7 @@ def vacuum_copy(base: Cluster, workers: int, settings: dict) -> tuple[dict, dict
     cluster = base.copy().start()
     states, rounds = {}, {}
     with cluster.connect(DB) as conn:
-        said: list[str] = []
-        conn.add_notice_handler(lambda message: said.append(message.message_primary))
+        said = messages_to(conn)
         for name, value in {**SETTINGS, **settings}.items():
             conn.execute(f"SET {name} = {value}")
         for table in TABLES:
@@ -149,8 +148,7 @@ def test_indexes_are_left_byte_for_byte_as_core_leaves_them(base, core_states, w
 
 @pytest.mark.parametrize("workers", [0, 2])
 def test_several_rounds_leave_the_entries_that_one_leaves(conn, workers):
-    said: list[str] = []
-    conn.add_notice_handler(lambda message: said.append(message.message_primary))
+    said = messages_to(conn)
     entries = {}
     conn.execute("; ".join(f"SET {name} = {value}" for name, value in SETTINGS.items()))
     for who, memory, enabled in (("ours", "64kB", "on"), ("core", "64MB", "off")):
@@ -216,9 +214,7 @@ def moved(messages: list[str], method: str) -> int:
 
 
 def assert_all_dead_entries_are_gone(conn) -> None:
-    state = checks.table_state(conn, "t")
-    assert state["dead_items"] == state["dead_tuples"] == 0
-    checks.assert_clean(conn, "t")
+    state = checks.assert_vacuumed(conn)
     [(by_index,)] = conn.execute("SELECT reltuples FROM pg_class WHERE relname = 't_p'")
     assert by_index <= state["rows"]
 

@@ -14,7 +14,7 @@ from psycopg.rows import dict_row
 
 from conftest import every_other
 from cyclone_lab import checks
-from cyclone_lab.background import DEBUG_POINT_LOCK, Background, Parked, wait_until
+from cyclone_lab.background import DEBUG_POINT_LOCK, Background, Parked, messages_to, wait_until
 from cyclone_lab.postgres import REPO
 
 SETTINGS = {
@@ -76,18 +76,10 @@ def pinned(conn) -> list:
     ).fetchall()
 
 
-def assert_rows_kept(conn, before: dict) -> dict:
-    """The table is sound, and has what it had; return what checks.table_state says of it now."""
-    after = checks.table_state(conn, "t")
-    assert (after["rows"], after["content_hash"]) == (before["rows"], before["content_hash"])
+def assert_rows_kept(conn, before: dict) -> None:
+    """The table is sound, and has what it had."""
+    assert checks.same_rows(checks.table_state(conn, "t"), before)
     checks.assert_clean(conn, "t")
-    return after
-
-
-def assert_done(conn, before: dict) -> None:
-    """The table has what it had, and nothing dead."""
-    after = assert_rows_kept(conn, before)
-    assert after["dead_items"] == after["dead_tuples"] == 0
 
 
 @contextmanager
@@ -124,7 +116,7 @@ def test_a_paused_vacuum_has_no_page_pinned_and_loses_nothing(cluster, db, conn,
         assert vacuum.running
         assert one(conn, "SELECT cyclone.resume(%s)", vacuum.pid) is True
         vacuum.finish()
-    assert_done(conn, before)
+    checks.assert_vacuumed(conn, "t", before)
     assert one(conn, "SELECT count(*) FROM cyclone.pace WHERE datname = current_database()") == 0
     assert one(conn, "SELECT (held->>'pause')::float8 > 0 AND outcome = 'done' FROM cyclone.history_details WHERE relid = 't'::regclass")
 
@@ -140,7 +132,7 @@ def test_a_pause_before_the_first_page_of_an_index(cluster, db, conn, index):
         wait_until_paused(conn)
         conn.execute("SELECT cyclone.resume(%s)", (vacuum.pid,))
         vacuum.finish()
-    assert_done(conn, before)
+    checks.assert_vacuumed(conn, "t", before)
 
 
 def test_a_pause_while_empty_pages_are_deleted_with_heap_pages_pinned(cluster, db, conn):
@@ -166,7 +158,7 @@ def test_a_pause_while_empty_pages_are_deleted_with_heap_pages_pinned(cluster, d
         conn.execute("SELECT cyclone.resume(%s)", (vacuum.pid,))
         vacuum.finish()
     assert one(conn, deleted) > 5
-    assert_done(conn, before)
+    checks.assert_vacuumed(conn, "t", before)
 
 
 @pytest.mark.parametrize("point", ["inplace-pause", pytest.param("heap-scan", marks=pytest.mark.once)])
@@ -192,8 +184,7 @@ def test_the_same_while_the_table_shrinks(cluster, db, conn, point):
 def test_who_keeps_readers_out_is_not_paused(cluster, db, conn, workers):
     """VACUUM FULL goes on, as who pauses it is told; a pause of all doesn't hold it, either."""
     before = make_table(conn)
-    told = []
-    conn.add_notice_handler(lambda message: told.append(message.message_primary))
+    told = messages_to(conn)
     with Parked(cluster, db, "heap-copy:leader", 1, f"VACUUM (FULL, PARALLEL {workers}) t", SETTINGS) as vacuum:
         try:
             assert one(conn, "SELECT cyclone.pause(%s)", vacuum.pid) is False
@@ -203,7 +194,7 @@ def test_who_keeps_readers_out_is_not_paused(cluster, db, conn, workers):
             vacuum.finish()
         finally:
             conn.execute("SELECT cyclone.resume()")
-    assert_done(conn, before)
+    checks.assert_vacuumed(conn, "t", before)
 
 
 @pytest.mark.once
@@ -217,7 +208,7 @@ def test_a_pause_is_bounded(cluster, db, conn):
         vacuum.release()
         vacuum.finish()
     assert 'pause of VACUUM of table "t" has ended' in cluster.log[position:]
-    assert_done(conn, before)
+    checks.assert_vacuumed(conn, "t", before)
 
 
 @pytest.mark.once
@@ -243,7 +234,7 @@ def test_who_pauses_all_holds_those_that_begin_later(cluster, db, conn):
     second.finish()
     assert one(conn, "SELECT cyclone.resume()") == 0
     conn.execute("VACUUM t")
-    assert_done(conn, before)
+    checks.assert_vacuumed(conn, "t", before)
 
 
 @pytest.mark.once
@@ -262,7 +253,7 @@ def test_the_view_tells_since_when_a_pause_of_all_holds_it(cluster, db, conn):
             conn.execute("SELECT cyclone.resume()")
         vacuum.release()
         vacuum.finish()
-    assert_done(conn, before)
+    checks.assert_vacuumed(conn, "t", before)
 
 
 @pytest.mark.once
@@ -285,7 +276,7 @@ def test_a_paused_process_is_stopped(cluster, db, conn, how, victim, workers):
     conn.execute("SET statement_timeout = '100s'")
     conn.execute("VACUUM (FREEZE, DISABLE_PAGE_SKIPPING, INDEX_CLEANUP on) t")
     assert not re.search("leak|PANIC|TRAP|was terminated by signal", cluster.log[position:])
-    assert_done(conn, before)
+    checks.assert_vacuumed(conn, "t", before)
 
 
 @pytest.mark.once
@@ -312,7 +303,7 @@ def test_a_paused_process_is_killed(new_cluster):
         assert conn.execute("SELECT * FROM cyclone.pace_details").fetchall() == []
         conn.execute("SET statement_timeout = '100s'")
         conn.execute("VACUUM (FREEZE, DISABLE_PAGE_SKIPPING, INDEX_CLEANUP on) t")
-        assert_done(conn, before)
+        checks.assert_vacuumed(conn, "t", before)
         conn.execute("INSERT INTO t SELECT i, ARRAY[i, -i], point(i, i), 'new' FROM generate_series(1, 2000) i")
         conn.execute("DELETE FROM t WHERE note = 'new'")
     conn.close()
@@ -364,7 +355,7 @@ def test_who_may_cancel_may_pause(cluster, db, conn, owner, may):
             assert one(conn, "SELECT cyclone.resume(%s)", vacuum.pid) is not allowed
         conn.execute(f"SELECT pg_advisory_unlock({DEBUG_POINT_LOCK})")
         vacuum.finish()
-        assert_done(conn, before)
+        checks.assert_vacuumed(conn, "t", before)
     finally:
         conn.execute("RESET ROLE; SELECT pg_advisory_unlock_all(); DROP TABLE IF EXISTS t; DROP OWNED BY cyclone_a")
         conn.execute("DROP ROLE cyclone_a, cyclone_b, cyclone_c, cyclone_m")
@@ -392,8 +383,7 @@ def test_who_sees_that_it_is_paused(cluster, db, conn):
 @pytest.mark.once
 def test_what_is_no_vacuum(cluster, db, conn):
     """A warning, as from pg_cancel_backend; and so for the server's own VACUUM."""
-    warnings = []
-    conn.add_notice_handler(lambda message: warnings.append(message.message_primary))
+    warnings = messages_to(conn)
     own = one(conn, "SELECT pg_backend_pid()")
     assert one(conn, "SELECT cyclone.pause(%s)", own) is False
     assert one(conn, "SELECT cyclone.resume(%s)", own) is False
@@ -430,7 +420,7 @@ def test_an_emergency_ends_a_pause(new_cluster):
         use_up_xids(conn, 101_000)
         vacuum.finish()
     assert 'VACUUM of table "t" goes on although it was paused' in cluster.log
-    assert_done(conn, before)
+    checks.assert_vacuumed(conn, "t", before)
 
     with Parked(cluster, "postgres", "heap-scan:any", 1, "VACUUM (PARALLEL 0, FREEZE, DISABLE_PAGE_SKIPPING) t") as vacuum:
         use_up_xids(conn, 101_000)
@@ -463,7 +453,7 @@ def test_an_emergency_of_multixact_members(cluster, db, conn):
         conn.execute("SET cyclone.debug_multixact_limit = 5")
         assert_cannot_be_paused(conn, vacuum)
     conn.execute("RESET cyclone.debug_multixact_limit")
-    assert_done(conn, before)
+    checks.assert_vacuumed(conn, "t", before)
 
 
 @pytest.mark.once
@@ -561,7 +551,7 @@ def test_verbose_tells_of_it(cluster, db, conn):
         conn.execute("SELECT cyclone.resume(%s)", (vacuum.pid,))
         vacuum.finish()
     assert any(re.search(r"^held: paused for \d+\.\d{3} s$", message, re.MULTILINE) for message in vacuum.messages)
-    assert_done(conn, before)
+    checks.assert_vacuumed(conn, "t", before)
 
 
 KINDS = ["PARALLEL 2, FREEZE", "PARALLEL 0, FREEZE", "FULL, PARALLEL 2", "FULL, PARALLEL 0", "FULL INPLACE, PARALLEL 2", "FULL INPLACE"]
@@ -626,7 +616,7 @@ def test_the_rate_of_wal_is_seen_and_changed_while_it_runs(cluster, db, conn):
         change(conn, **{"cyclone.max_wal_rate": "0"})
         vacuum.finish()
     assert any(re.search(r"^held: for \d+\.\d{3} s to keep to cyclone.max_wal_rate$", message, re.MULTILINE) for message in vacuum.messages)
-    assert_done(conn, before)
+    checks.assert_vacuumed(conn, "t", before)
 
 
 @pytest.mark.once
@@ -645,7 +635,7 @@ def test_a_vacuum_that_waits_for_wal_is_paused_and_stopped(cluster, db, conn):
         conn.execute("SELECT pg_cancel_backend(%s)", (vacuum.pid,))
         assert isinstance(vacuum.wait(), psycopg.errors.QueryCanceled)
     conn.execute("VACUUM (FREEZE) t")
-    assert_done(conn, before)
+    checks.assert_vacuumed(conn, "t", before)
 
 
 SHORT = {"cyclone.min_free_disk": "1GB", "cyclone.debug_free_disk_mb": 40}
@@ -706,7 +696,7 @@ def test_vacuum_waits_where_wal_is_retained_and_a_disk_gets_full(cluster, db, co
         vacuum.finish()
     assert any(re.search(r"^held: for \d+\.\d{3} s to keep to cyclone.min_free_disk$", said, re.MULTILINE) for said in vacuum.messages)
     assert one(conn, "SELECT sum((held->>'disk')::float8) > 0 FROM cyclone.history_details WHERE datname = current_database()")
-    assert_done(conn, before)
+    checks.assert_vacuumed(conn, "t", before)
 
 
 @pytest.mark.once
@@ -716,7 +706,7 @@ def test_however_full_a_disk_is_vacuum_goes_on_where_no_wal_is_retained(conn):
     for name, value in {**SETTINGS, **SHORT, "cyclone.min_free_disk": "99%"}.items():
         conn.execute(f"SET {name} = '{value}'")
     conn.execute("VACUUM (FREEZE) t")
-    assert_done(conn, before)
+    checks.assert_vacuumed(conn, "t", before)
     conn.execute("DELETE FROM t WHERE id % 2 = 0")
     conn.execute("VACUUM (FULL INPLACE) t")
     for value in ("100%", "-1", "1%x", "", "many"):
@@ -737,7 +727,7 @@ def test_full_ends_where_a_disk_gets_full(conn, workers):
     assert checks.table_state(conn, "t")["content_hash"] == before["content_hash"]
     conn.execute("SET cyclone.min_free_disk = '50MB'")
     conn.execute(f"VACUUM (FULL, PARALLEL {workers}) t")
-    assert_done(conn, before)
+    checks.assert_vacuumed(conn, "t", before)
 
 
 @pytest.mark.once
@@ -764,7 +754,7 @@ def test_no_disk_holds_vacuum_for_ever(cluster, db, conn):
             conn.execute("VACUUM (PARALLEL 2, FREEZE) t")
         assert "retained by: slot retains." in error.value.diag.message_detail and "drop a slot" in error.value.diag.message_hint
     conn.execute("VACUUM (FREEZE) t")
-    assert_done(conn, before)
+    checks.assert_vacuumed(conn, "t", before)
 
 
 @pytest.mark.parametrize("why", ["bounded", "little"])
@@ -776,7 +766,7 @@ def test_what_cannot_fill_the_disk_holds_nobody(conn, why):
         conn.execute(f"SET {name} = '{value}'")
     with slot_that_retains_wal(conn), files(conn, max_slot_wal_keep_size="100MB" if why == "bounded" else "-1"):
         conn.execute("VACUUM (PARALLEL 0, FREEZE) t")
-    assert_done(conn, before)
+    checks.assert_vacuumed(conn, "t", before)
 
 
 def test_an_autovacuum_that_a_disk_holds_makes_way(new_cluster):
@@ -822,7 +812,7 @@ def test_vacuum_waits_for_an_archiver_that_fails(new_cluster):
     assert pace_of(conn, vacuum.pid)["held_by"] == "archiver"
     change(conn, archive_command="true")
     vacuum.finish()
-    assert_done(conn, before)
+    checks.assert_vacuumed(conn, "t", before)
     conn.close()
 
 
@@ -1024,7 +1014,7 @@ def test_standbys_that_lag_on_purpose_hold_nobody_for_ever(replicated):
     assert primary.log.count(SLOWLY) == 2
     conn.execute("SELECT pg_cancel_backend(%s)", (writer.pid,))
     writer.wait()
-    assert_done(conn, before)
+    checks.assert_vacuumed(conn, "t", before)
 
 
 @pytest.mark.once
@@ -1041,7 +1031,7 @@ def test_a_standby_at_rest_holds_nobody_for_ever(replicated):
     conn.execute("UPDATE t SET id = id")
     conn.execute("VACUUM (PARALLEL 0, FREEZE, DISABLE_PAGE_SKIPPING) t")
     assert primary.log.count(SLOWLY) == 1
-    assert_done(conn, before)
+    checks.assert_vacuumed(conn, "t", before)
 
 
 def test_who_has_nothing_to_write_waits_for_no_standby(replicated):
@@ -1070,7 +1060,7 @@ def test_who_keeps_readers_out_waits_for_no_standby(replicated, workers):
     fall_behind(conn, make("slow"))
     conn.execute("SET statement_timeout = '100s'")
     conn.execute(f"VACUUM (FULL, PARALLEL {workers}) t")
-    assert_done(conn, before)
+    checks.assert_vacuumed(conn, "t", before)
 
 
 def assert_held_by(conn, who: str) -> None:
@@ -1115,7 +1105,7 @@ def test_vacuum_stands_still_for_a_subscriber(replicated, end):
             conn.execute("SELECT pg_drop_replication_slot('subscriber')")
             vacuum.finish()
     vacuum.finish()
-    assert_done(conn, before)
+    checks.assert_vacuumed(conn, "t", before)
 
 
 def test_an_emergency_waits_for_no_standby_nor_for_room(replicated):
@@ -1132,4 +1122,4 @@ def test_an_emergency_waits_for_no_standby_nor_for_room(replicated):
         vacuum.release()
         vacuum.finish()
     assert any('goes on although less is free than "cyclone.min_free_disk"' in said for said in vacuum.messages)
-    assert_done(conn, before)
+    checks.assert_vacuumed(conn, "t", before)

@@ -11,7 +11,7 @@ import pytest
 
 from conftest import TEMPLATE
 from cyclone_lab import checks
-from cyclone_lab.background import Background, Parked, wait_until
+from cyclone_lab.background import Background, Parked, messages_to, wait_until
 from cyclone_lab.cluster import Cluster
 from cyclone_lab.log_reports import REPORT
 from cyclone_lab.postgres import hand_over
@@ -94,8 +94,7 @@ def test_vacuum(conn):
 def test_full(conn, kind, options):
     make_table(conn, keep="id > 3000")
     before = sizes(conn, toast=True)
-    heard = []
-    conn.add_notice_handler(lambda message: heard.append(message.message_primary))
+    heard = messages_to(conn)
     conn.execute("SET min_parallel_table_scan_size = '8kB'")
     conn.execute(f"VACUUM ({options}, VERBOSE) t")
     after = sizes(conn, toast=True)
@@ -129,8 +128,7 @@ def test_pace(conn):
     conn.execute("VACUUM (PROCESS_TOAST false) t")
     conn.execute("VACUUM (FULL INPLACE) t")
     conn.execute("RESET vacuum_cost_delay; RESET vacuum_cost_limit")
-    heard = []
-    conn.add_notice_handler(lambda message: heard.append(message.message_primary))
+    heard = messages_to(conn)
     conn.execute("VACUUM (LATENCY_TARGET auto, PROCESS_TOAST false, VERBOSE) t")
     [slow, inplace, toast, target] = history(conn)
     assert slow["slept_seconds"] > 0
@@ -602,8 +600,7 @@ def test_the_log(cluster, db, conn):
     make_table(conn)
     start = len(cluster.log)
     conn.execute("SET client_min_messages = log")
-    heard = []
-    conn.add_notice_handler(lambda message: heard.append(message.message_primary))
+    heard = messages_to(conn)
     conn.execute("VACUUM (PROCESS_TOAST false) t")
     assert not logged(cluster.log[start:]), "off by default"
     conn.execute("SET cyclone.log_min_duration = 0")

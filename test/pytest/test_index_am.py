@@ -11,7 +11,7 @@ import pytest
 
 from conftest import TEMPLATE
 from cyclone_lab import build, checks
-from cyclone_lab.background import Background, Parked, wait_until
+from cyclone_lab.background import Background, Parked, heard, wait_until
 
 EVERY_VERSION = "the interface of index kinds differs"
 
@@ -45,10 +45,7 @@ def assert_entries(conn) -> None:
 
 
 def said(conn, statement: str) -> str:
-    messages: list[str] = []
-    conn.add_notice_handler(lambda notice: messages.append(notice.message_primary))
-    conn.execute(statement)
-    return "\n".join(messages)
+    return "\n".join(heard(conn, statement))
 
 
 def state(conn, vacuum: str) -> dict:

@@ -9,7 +9,7 @@ import pytest
 
 from conftest import TEMPLATE, every_other
 from cyclone_lab import checks
-from cyclone_lab.background import DEBUG_POINT_LOCK, PATIENCE_SECONDS, Background, Parked, time_out_while_parked, wait_until
+from cyclone_lab.background import DEBUG_POINT_LOCK, PATIENCE_SECONDS, Background, Parked, messages_to, time_out_while_parked, wait_until
 from cyclone_lab.shim import Disk
 from test_rewrite import relation_files, run_script
 
@@ -175,8 +175,7 @@ def test_who_stays_is_waited_for_no_longer_than_that(cluster, db, conn, table, h
     with cluster.connect(db) as other:
         other.execute("BEGIN ISOLATION LEVEL REPEATABLE READ")
         other.execute("INSERT INTO t VALUES (1, 1, 'mine', '{0}', point(1, 1)); PREPARE TRANSACTION 'p'" if how == "prepared" else how)
-        messages = []
-        conn.add_notice_handler(lambda message: messages.append(message.message_primary))
+        messages = messages_to(conn)
         conn.execute("SET cyclone.index_wait = '100ms'")
         conn.execute(INPLACE)
         name = "a prepared transaction" if how == "prepared" else f"the transaction of process {other.info.backend_pid}"
@@ -612,8 +611,7 @@ def test_without_disk_space_an_index_stays(conn):
     )
     files = "SELECT pg_relation_filenode('t_pkey'), pg_relation_filenode('t_n_key')"
     before = conn.execute(files).fetchone()
-    messages = []
-    conn.add_notice_handler(lambda message: messages.append(message.message_primary))
+    messages = messages_to(conn)
     conn.execute("SET cyclone.debug_free_disk_mb = 100; SET cyclone.min_free_disk = '99MB'")
     conn.execute(INPLACE)
     assert [message for message in messages if "disk space" in message] == [
@@ -647,8 +645,7 @@ def test_no_queue_keeps_others_waiting(cluster, db, conn, table):
 def test_a_busy_table_is_no_prepared_transaction(cluster, db, conn):
     """Short transactions that end while they are looked at are not taken for such as stay."""
     conn.execute("CREATE TABLE t (id int PRIMARY KEY, n int) WITH (autovacuum_enabled = off, fillfactor = 50)")
-    messages = []
-    conn.add_notice_handler(lambda message: messages.append(message.message_primary))
+    messages = messages_to(conn)
     busy = "DO 'BEGIN FOR i IN 1..1000000 LOOP UPDATE t SET n = n + 1 WHERE id = 10; COMMIT; END LOOP; END'"
     users = [Background(cluster, db, busy) for _ in range(4)]
     for _ in range(8):
@@ -670,8 +667,7 @@ def test_on_a_table_that_is_always_in_use_the_lock_is_queued_for(cluster, db, co
     conn.execute("INSERT INTO t SELECT i, 0 FROM generate_series(1, 20000) i; DELETE FROM t WHERE id > 100")
     busy = "BEGIN FOR i IN 1..1000000 LOOP UPDATE t SET n = n + 1 WHERE id = {}; PERFORM pg_sleep(0.005); COMMIT; END LOOP; END"
     users = [Background(cluster, db, f"DO '{busy.format(number)}'") for number in range(1, 9)]
-    messages = []
-    conn.add_notice_handler(lambda message: messages.append(message.message_primary))
+    messages = messages_to(conn)
     conn.execute("SET cyclone.index_wait = '100s'; SET cyclone.debug_queue_age = 1000")  # on a slow machine they have it for long
     conn.execute(INPLACE)
     for user in users:

@@ -11,7 +11,7 @@ import pytest
 
 from conftest import TEMPLATE, tables_made_once
 from cyclone_lab import checks
-from cyclone_lab.background import Background, Parked, wait_until
+from cyclone_lab.background import Background, Parked, heard, messages_to, wait_until
 from test_as_core import DB, MIXED_MAP, MULTIXACTS, SHAPES
 from test_rewrite import REWRITE_SHAPES, base, content, run_script  # noqa: F401 (base is a fixture)
 
@@ -1056,8 +1056,7 @@ MANY_EMPTY_PAGES = """
 def test_steps_of_truncation_grow_while_nobody_waits(conn):
     """Each is a lock that standbys take: a table that nobody uses is cut off in few."""
     run_script(conn, MANY_EMPTY_PAGES)
-    said: list[str] = []
-    conn.add_notice_handler(lambda message: said.append(message.message_primary))
+    said = messages_to(conn)
     conn.execute("SET client_min_messages = debug2")
     conn.execute(INPLACE)
     steps = [int(before) - int(after) for line in said for before, after in re.findall(r'"t": truncated (\d+) to (\d+) pages', line)]
@@ -1100,8 +1099,7 @@ def test_kinds_of_tables(conn):
     assert blocks(conn, "u") < 20 and blocks(conn, "tmp") < 20
     assert blocks(conn, "parted_1") < 20 and blocks(conn, "parted_2") < 20
     checks.assert_clean(conn, "u", "m", "parted")
-    said: list[str] = []
-    conn.add_notice_handler(lambda message: said.append(message.message_primary))
+    said = messages_to(conn)
     conn.execute("VACUUM (FULL INPLACE) pg_class")
     assert said == ['rows of "pg_class" cannot be moved, vacuuming only']
     said.clear()
@@ -1111,15 +1109,7 @@ def test_kinds_of_tables(conn):
 
 def warnings_of(conn, statement: str, with_: str = "message_detail") -> list[tuple[str, str]]:
     """Run a statement; return its messages with their details, or their hints with `message_hint`."""
-    said: list[tuple[str, str]] = []
-
-    def note(message) -> None:
-        said.append((message.message_primary, getattr(message, with_)))
-
-    conn.add_notice_handler(note)
-    conn.execute(statement)
-    conn.remove_notice_handler(note)
-    return said
+    return heard(conn, statement, lambda notice: (notice.message_primary, getattr(notice, with_)))
 
 
 def test_where_rows_are_not_moved(conn):

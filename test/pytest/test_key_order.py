@@ -9,7 +9,7 @@ import pytest
 
 from conftest import CONFIG, every_other
 from cyclone_lab import checks
-from cyclone_lab.background import Parked
+from cyclone_lab.background import Parked, messages_to
 from cyclone_lab.cluster import Cluster
 from cyclone_lab.shim import Disk
 from test_rewrite import content, relation_files, run_script
@@ -276,8 +276,7 @@ def test_full_inplace_builds_the_same(conn, memory):
     conn.execute("UPDATE t SET seen = 1 WHERE id % 5 = 0")
     files = "SELECT indexrelid, pg_relation_filenode(indexrelid) FROM pg_index WHERE indrelid = 't'::regclass"
     before = set(conn.execute(files).fetchall())
-    said: list[str] = []
-    conn.add_notice_handler(lambda message: said.append(message.message_primary))
+    said = messages_to(conn)
     conn.execute(f"SET maintenance_work_mem = '{memory}'; SET cyclone.debug_point = 'shrink-scanned:leader:notice'")
     conn.execute("VACUUM (FULL INPLACE) t")
     conn.execute("RESET cyclone.debug_point; RESET maintenance_work_mem")
@@ -309,8 +308,7 @@ def test_more_entries_than_memory(conn):
     checks.assert_clean(conn, "t")
 
     conn.execute("RESET temp_file_limit; SET log_temp_files = 0; SET client_min_messages = log")
-    said: list[str] = []
-    conn.add_notice_handler(lambda message: said.append(message.message_primary))
+    said = messages_to(conn)
     conn.execute("VACUUM (FULL, PARALLEL 0) t")
     assert sum("temporary file" in message for message in said) > 3
     conn.execute("RESET client_min_messages")
@@ -329,8 +327,7 @@ def test_how_often_the_table_is_read(conn, memory, workers, parts, passes):
     for index in ("(a)", "(b)", "(filler)", "(b DESC)", "(filler, a, filler DESC)"):
         conn.execute(f"CREATE INDEX ON t {index}")
     rows = content(conn, "t")
-    said: list[str] = []
-    conn.add_notice_handler(lambda message: said.append(message.message_primary))
+    said = messages_to(conn)
     conn.execute(f"SET maintenance_work_mem = '{memory}'; SET cyclone.debug_btree_parts = {parts}")
     conn.execute("SET cyclone.debug_point = 'rewrite-index:any:notice'")
     conn.execute(f"VACUUM (FULL, PARALLEL {workers}) t")

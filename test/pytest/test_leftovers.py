@@ -25,7 +25,6 @@ from cyclone_lab.files import (  # fmt: skip
     stray_files,
     wait_for_cleaning,
 )
-from test_faults import same_rows
 
 FULL = "VACUUM (FULL, PARALLEL 2) t"
 SETTINGS = {"cyclone.debug_workers": 2, "max_parallel_maintenance_workers": 2}
@@ -97,7 +96,7 @@ def crash_at(cluster, point: str) -> None:
 def assert_sound(cluster, conn, before: dict) -> None:
     """Check the files of the database, and that table t is as it was."""
     assert stray_files(cluster, conn) == missing_files(cluster, conn) == []
-    assert same_rows(checks.table_state(conn, "t"), before)
+    assert checks.same_rows(checks.table_state(conn, "t"), before)
     checks.assert_clean(conn, "t")
 
 
@@ -443,7 +442,7 @@ def test_without_a_journal_there_is_no_rewrite(new_cluster):
     vacuum.finish()
     folder.unlink()
     assert [message for message in vacuum.messages if "could not write file" in message] == vacuum.messages[:1]
-    assert same_rows(checks.table_state(conn, "t"), before)
+    assert checks.same_rows(checks.table_state(conn, "t"), before)
     assert stray_files(cluster, conn) == []
     conn.close()
 
@@ -470,7 +469,7 @@ def test_a_standby_loses_the_files_with_its_primary(new_cluster):
             standby.wait_for_replay(primary)
             with standby.connect(TEMPLATE) as conn:
                 assert stray_on_standby(standby, conn) == []
-                assert same_rows(checks.table_state(conn, "t"), before)
+                assert checks.same_rows(checks.table_state(conn, "t"), before)
             assert len(journals(standby)) == 1 and REMOVED not in standby.log
             standby.promote()
             wait_for_cleaning(standby)
@@ -530,7 +529,7 @@ def test_an_error_in_the_postmaster_does_not_keep_the_server_from_starting(new_c
     assert "files of an unfinished VACUUM FULL may be left over until the next start" in cluster.log
     assert len(journals(cluster)) == 1
     with cluster.connect(TEMPLATE) as conn:
-        assert same_rows(checks.table_state(conn, "t"), before)
+        assert checks.same_rows(checks.table_state(conn, "t"), before)
         assert stray_files(cluster, conn) != []
     # also when it restarts after a crash of its children
     position = len(cluster.log)

@@ -11,7 +11,7 @@ import pytest
 
 from conftest import CONFIG, TEMPLATE
 from cyclone_lab import checks, seccomp
-from cyclone_lab.background import wait_until
+from cyclone_lab.background import messages_to, wait_until
 from cyclone_lab.cluster import Cluster
 from cyclone_lab.postgres import hand_over, program_env, program_path, run_program
 from test_rewrite import run_script
@@ -27,8 +27,7 @@ KINDS = ("VACUUM (PARALLEL 2, VERBOSE) t", "VACUUM (FULL INPLACE, PARALLEL 2) t"
 
 def vacuum_in_each_way(conn) -> list[str]:
     """VACUUM a table with dead rows in each way that has workers, prove that it is sound, and return what was said."""
-    messages: list[str] = []
-    conn.add_notice_handler(lambda message: messages.append(message.message_primary))
+    messages = messages_to(conn)
     for statement in KINDS:
         run_script(conn, MAKE)
         conn.execute(statement)

@@ -8,7 +8,7 @@ import psycopg
 import pytest
 
 from cyclone_lab import build, checks
-from cyclone_lab.background import Background, wait_until
+from cyclone_lab.background import Background, heard, wait_until
 
 ROWS = 4000
 # with what comes to a hook in front of ours, and to one behind it
@@ -83,17 +83,7 @@ def dead(conn, table: str) -> int:
 
 def hear(conn, statement: str) -> list[str]:
     """Run a statement and return what the server said."""
-    said = []
-
-    def keep(notice):
-        said.append(f"{notice.severity}: {notice.message_primary}")
-
-    conn.add_notice_handler(keep)
-    try:
-        conn.execute(statement)
-    finally:
-        conn.remove_notice_handler(keep)
-    return said
+    return heard(conn, statement, lambda notice: f"{notice.severity}: {notice.message_primary}")
 
 
 def told(said: list[str], who: str) -> list[str]:

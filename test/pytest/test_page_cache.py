@@ -16,7 +16,7 @@ import pytest
 
 from conftest import CONFIG
 from cyclone_lab import build, checks
-from cyclone_lab.background import Parked, wait_until
+from cyclone_lab.background import Parked, messages_to, wait_until
 from cyclone_lab.cluster import Cluster
 from cyclone_lab.postgres import REPO, hand_over
 from cyclone_lab.shim import preloadable
@@ -251,8 +251,7 @@ def test_what_is_in_shared_buffers_tells_nothing(prefix):
 def test_a_file_system_with_a_cache_of_its_own(server, cold):
     """It has nothing in the page cache, even of what has been read; nothing is dropped, as it might drop what was there before."""
     conn, _ = cold
-    messages: list[str] = []
-    conn.add_notice_handler(lambda message: messages.append(message.message_primary))
+    messages = messages_to(conn)
     conn.execute("SET client_min_messages = debug1")
     set_control(server, hides=1)
     vacuum(conn)
@@ -315,8 +314,7 @@ def test_without_the_setting_nothing_is_asked(server, cold):
 def test_a_call_that_fails_ends_it_and_no_more(server, cold, call, error):
     conn, files = cold
     number = getattr(errno, error)
-    messages: list[str] = []
-    conn.add_notice_handler(lambda message: messages.append(message.message_primary))
+    messages = messages_to(conn)
     conn.execute("SET client_min_messages = debug1")
     set_control(server, failing=CALLS[call], error=number)
     vacuum(conn)

@@ -6,24 +6,13 @@ from collections import Counter
 import pytest
 
 from cyclone_lab import checks
-from cyclone_lab.background import Background, Parked, wait_until
+from cyclone_lab.background import Background, Parked, heard, wait_until
 
 
 def vacuum_report(conn, table: str, options: str = "", details: bool = False) -> str:
     """Run VACUUM (VERBOSE) on the table and return all that it says; with the lines of DETAIL or without."""
-    said = []
-
-    def hear(message):
-        said.append(message.message_primary)
-        if details and message.message_detail:
-            said.append(message.message_detail)
-
-    conn.add_notice_handler(hear)
-    try:
-        conn.execute(f"VACUUM (VERBOSE, PROCESS_TOAST false{options}) {table}")
-    finally:
-        conn.remove_notice_handler(hear)
-    return "\n".join(said)
+    said = heard(conn, f"VACUUM (VERBOSE, PROCESS_TOAST false{options}) {table}", lambda notice: (notice.message_primary, notice.message_detail))
+    return "\n".join(text for primary, detail in said for text in (primary, detail if details else None) if text)
 
 
 def planned_and_launched(report: str) -> tuple[int, int]:

@@ -13,7 +13,7 @@ import pytest
 
 from conftest import TEMPLATE, every_other
 from cyclone_lab import checks
-from cyclone_lab.background import DEBUG_POINT_LOCK, Background, Parked, wait_until
+from cyclone_lab.background import DEBUG_POINT_LOCK, Background, Parked, heard, wait_until
 from cyclone_lab.slow_disk import SlowDisk
 
 WORKERS = {
@@ -45,15 +45,7 @@ def set_all(conn, settings) -> None:
 
 def vacuum(conn, options: str) -> str:
     """Run it and return all that it says."""
-    said = []
-
-    def hear(message):
-        said.append(message.message_primary)
-
-    conn.add_notice_handler(hear)
-    conn.execute(f"VACUUM ({options}, VERBOSE) t")
-    conn.remove_notice_handler(hear)
-    return "\n".join(said)
+    return "\n".join(heard(conn, f"VACUUM ({options}, VERBOSE) t"))
 
 
 def change(conn, **settings) -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from conftest import CONFIG, TEMPLATE, create_with_template, every_other
 from cyclone_lab import checks
-from cyclone_lab.background import Background, Parked
+from cyclone_lab.background import Background, Parked, messages_to
 from cyclone_lab.cluster import Cluster
 from test_as_core import CATALOGS, DB, MIXED_MAP, MULTIXACTS, SHAPES, make_mixed_map, make_multixacts
 
@@ -331,8 +331,7 @@ def test_what_is_left_to_the_server(base):
     """Only that, and what is left is said at DEBUG1."""
     left = set()
     with base.copy().start() as cluster, cluster.connect(DB) as conn:
-        said: list[str] = []
-        conn.add_notice_handler(lambda message: said.append(message.message_primary))
+        said = messages_to(conn)
         conn.execute("SET client_min_messages = debug1")
         for table in (*TABLES, *CATALOGS):
             said.clear()
@@ -558,8 +557,7 @@ def test_what_verbose_says(cluster, db, conn, versions):
 
 def test_temporary_tables(cluster, db, conn):
     """They are copied by one process, with a warning if more were asked for."""
-    said: list[str] = []
-    conn.add_notice_handler(lambda message: said.append(message.message_primary))
+    said = messages_to(conn)
     run_script(conn, MAKE_VERSIONS.replace("CREATE TABLE", "CREATE TEMP TABLE"))
     before = content(conn, "t")
     conn.execute("VACUUM (FULL, VERBOSE) t")

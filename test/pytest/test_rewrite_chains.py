@@ -9,6 +9,7 @@ import pytest
 
 from conftest import CONFIG
 from cyclone_lab import checks
+from cyclone_lab.background import heard
 from cyclone_lab.cluster import Cluster
 from test_corruption import damage, tuple_at
 from test_rewrite import content, physical_chains
@@ -27,16 +28,9 @@ def versions(conn, table: str) -> int:
 
 def full(conn, table: str, workers: int = 0, core: bool = False) -> str:
     """Run VACUUM FULL, ours or PostgreSQL's, and return what VERBOSE says."""
-    said: list[str] = []
-
-    def listen(message):
-        said.append(message.message_primary)
-
-    conn.add_notice_handler(listen)
     conn.execute(f"SET cyclone.enabled = {'off' if core else 'on'}")
-    conn.execute(f"VACUUM (FULL, VERBOSE) {table}" if core else f"VACUUM (FULL, VERBOSE, PARALLEL {workers}) {table}")
+    said = heard(conn, f"VACUUM (FULL, VERBOSE) {table}" if core else f"VACUUM (FULL, VERBOSE, PARALLEL {workers}) {table}")
     conn.execute("RESET cyclone.enabled")
-    conn.remove_notice_handler(listen)
     return "\n".join(said)
 
 

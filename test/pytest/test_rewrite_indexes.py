@@ -8,7 +8,7 @@ import pytest
 
 from conftest import CONFIG, TEMPLATE, create_with_template
 from cyclone_lab import checks
-from cyclone_lab.background import Background, Parked
+from cyclone_lab.background import Background, Parked, messages_to
 from cyclone_lab.cluster import Cluster
 from test_as_core import DB
 from test_rewrite import CHANGES, MAKE_VERSIONS, WAL_LEVELS, content, run_script
@@ -221,8 +221,7 @@ def rewrite_all(base: Cluster, settings: dict, options: str, **config) -> tuple[
         cluster.config.update(config)
         cluster.start()
         with cluster.connect(DB) as conn:
-            said: list[str] = []
-            conn.add_notice_handler(lambda message: said.append(message.message_primary))
+            said = messages_to(conn)
             for name, value in {**SETTINGS, **settings}.items():
                 conn.execute(f"SET {name} = '{value}'")
             for table in TABLES:
@@ -308,8 +307,7 @@ def test_indexes_of_every_kind(base, core, workers, parts, config):
 @pytest.mark.parametrize("parts", [0, 3])
 def test_old_snapshots_find_their_rows(cluster, db, conn, parts):
     """Row versions that only old snapshots see are in each of the new indexes, and aren't counted as rows."""
-    said: list[str] = []
-    conn.add_notice_handler(lambda message: said.append(message.message_primary))
+    said = messages_to(conn)
     run_script(conn, MAKE_VERSIONS)
     run_script(conn, "CREATE INDEX ON t (n); CREATE INDEX ON t (note); CREATE TABLE other ()")
     conn.execute("CREATE INDEX ON t (coalesce(md5(big), ''))")
@@ -433,8 +431,7 @@ def test_who_builds_which(cluster, db, conn, indexes, workers, memory, expected)
     conn.execute("INSERT INTO t SELECT i, i FROM generate_series(1, 20000) i")
     for _ in range(indexes):
         conn.execute("CREATE INDEX ON t (n)")
-    said: list[str] = []
-    conn.add_notice_handler(lambda message: said.append(message.message_primary))
+    said = messages_to(conn)
     conn.execute(f"SET maintenance_work_mem = '{memory}'")
     conn.execute(f"VACUUM (FULL, VERBOSE, PARALLEL {workers}) t")
     assert builds(said) == expected
@@ -443,8 +440,7 @@ def test_who_builds_which(cluster, db, conn, indexes, workers, memory, expected)
 
 def test_without_parallel_size_decides(conn):
     """Indexes that are large enough for a parallel scan get a process each, unless the table has a number of its own."""
-    said: list[str] = []
-    conn.add_notice_handler(lambda message: said.append(message.message_primary))
+    said = messages_to(conn)
     conn.execute("SET maintenance_work_mem = '32MB'")
     run_script(conn, "CREATE TABLE t (id int, n int); CREATE INDEX ON t (n); CREATE INDEX ON t (id)")
     for rows, option, expected in ((100, None, 1), (50000, None, 2), (50000, 0, 1), (100, 1, 2)):
@@ -515,8 +511,7 @@ def test_a_btree_in_parts_is_a_btree(conn, shape):
     [(of_core, leaves_of_core)] = conn.execute("SELECT index_size, leaf_pages FROM pgstatindex('t_index')")
     conn.execute("RESET cyclone.enabled")
 
-    said: list[str] = []
-    conn.add_notice_handler(lambda message: said.append(message.message_primary))
+    said = messages_to(conn)
     for workers, parts in ((1, 2), (2, 3), (2, 13)):
         conn.execute(f"SET cyclone.debug_btree_parts = {parts}")
         conn.execute(f"VACUUM (FULL, VERBOSE, PARALLEL {workers}) t")
@@ -544,8 +539,7 @@ def test_processes_read_the_table_together(conn, memory, parts, collected):
     run_script(conn, "CREATE INDEX t_id ON t (id); CREATE INDEX t_n ON t (n DESC, id); DELETE FROM t WHERE id % 3 = 0")
     conn.execute("UPDATE t SET n = NULL WHERE id % 7 = 0")
     rows = content(conn, "t")
-    said: list[str] = []
-    conn.add_notice_handler(lambda message: said.append(message.message_primary))
+    said = messages_to(conn)
     conn.execute(f"SET maintenance_work_mem = '{memory}'; SET cyclone.debug_btree_parts = {parts}")
     conn.execute("VACUUM (FULL, VERBOSE, PARALLEL 1) t")
     assert builds(said) == (2, 0)
@@ -556,8 +550,7 @@ def test_processes_read_the_table_together(conn, memory, parts, collected):
 
 def test_a_large_btree_is_divided(cluster, db, conn):
     """Without being told to, by as many as there are, if it is known how many entries it has; one process alone divides nothing."""
-    said: list[str] = []
-    conn.add_notice_handler(lambda message: said.append(message.message_primary))
+    said = messages_to(conn)
     run_script(conn, "CREATE TABLE t (id int, n int); INSERT INTO t SELECT i, i % 1000 FROM generate_series(1, 400000) i")
     run_script(conn, "CREATE INDEX t_id ON t (id); DELETE FROM t WHERE id % 3 = 0")
     rows = content(conn, "t")

@@ -17,7 +17,7 @@ import pytest
 
 from conftest import CONFIG, TEMPLATE, create_with_template
 from cyclone_lab import build, checks
-from cyclone_lab.background import Parked, wait_until
+from cyclone_lab.background import Parked, heard, wait_until
 from cyclone_lab.cluster import Cluster
 from cyclone_lab.postgres import as_server_user, program_env, program_path
 from test_options import random_statement, verdict
@@ -61,16 +61,9 @@ def make_table(conn, name="t", using="heap"):
     conn.execute(f"DELETE FROM {name} WHERE id % 3 = 0")
 
 
-def said(conn, statement, **options) -> str:
+def said(conn, statement) -> str:
     """Run a statement and return all that the server says meanwhile."""
-    messages = []
-    hear = lambda notice: messages.append(f"{notice.severity}: {notice.message_primary} {notice.message_hint or ''}")  # noqa: E731
-    conn.add_notice_handler(hear)
-    try:
-        conn.execute(statement, **options)
-    finally:
-        conn.remove_notice_handler(hear)
-    return "\n".join(messages)
+    return "\n".join(heard(conn, statement, lambda notice: f"{notice.severity}: {notice.message_primary} {notice.message_hint or ''}"))
 
 
 def by_engine(report: str) -> bool:
@@ -78,9 +71,7 @@ def by_engine(report: str) -> bool:
 
 
 def assert_vacuumed(conn, table="t"):
-    state = checks.table_state(conn, table)
-    assert state["dead_items"] == state["dead_tuples"] == 0 and state["rows"] == 3334
-    checks.assert_clean(conn, table)
+    assert checks.assert_vacuumed(conn, table)["rows"] == 3334
 
 
 def test_watchers_see_the_statement_and_the_engine_gets_the_table(server, conn):

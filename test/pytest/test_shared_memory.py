@@ -9,7 +9,7 @@ import pytest
 
 from conftest import CONFIG, create_with_template, table_made_once
 from cyclone_lab import checks
-from cyclone_lab.background import Parked
+from cyclone_lab.background import Parked, heard
 from cyclone_lab.fault_test import SHARED_MEMORY
 from cyclone_lab.shim import Disk
 
@@ -57,10 +57,7 @@ made, template, table = table_made_once(lambda request: request.getfixturevalue(
 
 
 def said(conn, command: str) -> str:
-    lines = []
-    conn.add_notice_handler(lambda m: lines.append(f"{m.severity}: {m.message_primary} {m.message_detail or ''}"))
-    conn.execute(command)
-    return "\n".join(lines)
+    return "\n".join(heard(conn, command, lambda notice: f"{notice.severity}: {notice.message_primary} {notice.message_detail or ''}"))
 
 
 def segments_left(conn) -> int:
@@ -69,10 +66,7 @@ def segments_left(conn) -> int:
 
 
 def assert_whole(conn, before: dict) -> None:
-    after = checks.table_state(conn, "t")
-    assert (after["rows"], after["content_hash"]) == (before["rows"], before["content_hash"])
-    assert after["dead_items"] == after["dead_tuples"] == 0
-    checks.assert_clean(conn, "t")
+    checks.assert_vacuumed(conn, "t", before)
 
 
 def assert_log_is_clean(cluster, position: int) -> None:

@@ -9,6 +9,7 @@ import pytest
 
 from conftest import CONFIG, TEMPLATE, create_with_template
 from cyclone_lab import checks
+from cyclone_lab.background import heard
 from test_corruption import PAGE, tuple_at
 
 KEYSHR_LOCK, EXCL_LOCK, LOCK_ONLY, XMAX_COMMITTED, XMAX_INVALID, XMAX_IS_MULTI = 0x10, 0x40, 0x80, 0x400, 0x800, 0x1000
@@ -98,17 +99,12 @@ def toast_of(conn, table: str) -> str:
 
 def run(conn, statement: str, settings: dict | None = None) -> str:
     """Run a statement with settings of its own and return what the server says of it."""
-    said = []
-    handler = lambda message: said.append(message.message_primary)  # noqa: E731
     for name, value in (settings or {}).items():
         conn.execute("SELECT set_config(%s, %s, false)", (name, str(value)))
-    conn.add_notice_handler(handler)
     try:
-        conn.execute(statement)
+        return "\n".join(heard(conn, statement))
     finally:
-        conn.remove_notice_handler(handler)
         conn.execute("RESET ALL")
-    return "\n".join(said)
 
 
 def content(conn, table: str) -> list:

@@ -9,6 +9,7 @@ import pytest
 
 from conftest import CONFIG
 from cyclone_lab import checks
+from cyclone_lab.background import heard
 from cyclone_lab.cluster import Cluster
 from test_docs import blocks_marked
 
@@ -72,10 +73,7 @@ def state(conn, tables) -> dict[str, tuple[int, int]]:
 
 
 def hear(conn, statement: str) -> list[str]:
-    said = []
-    conn.add_notice_handler(lambda notice: said.append(notice.message_primary))
-    conn.execute(statement)
-    return said
+    return heard(conn, statement)
 
 
 def engine_reports(said: list[str], table: str) -> int:

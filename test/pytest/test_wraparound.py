@@ -8,7 +8,7 @@ import pytest
 
 from conftest import CONFIG, TEMPLATE, create_with_template
 from cyclone_lab import checks
-from cyclone_lab.background import Background, Parked, wait_until
+from cyclone_lab.background import Background, Parked, heard, wait_until
 from cyclone_lab.postgres import as_server_user, hand_over, run_program
 from test_pace import BUSY, LEAST_BUDGET, Load, pace
 
@@ -35,18 +35,8 @@ def burn_until_age(conn, table: str, age: int) -> None:
 
 def report_of(conn, statement: str) -> str:
     """Run a VACUUM (VERBOSE) and return all that it says."""
-    said = []
-
-    def hear(message):
-        more = message.message_detail or "", message.message_hint or ""
-        said.append(" ".join([f"{message.severity}: {message.message_primary}", *more]))
-
-    conn.add_notice_handler(hear)
-    try:
-        conn.execute(statement)
-    finally:
-        conn.remove_notice_handler(hear)
-    return "\n".join(said)
+    texts = lambda notice: (f"{notice.severity}: {notice.message_primary}", notice.message_detail or "", notice.message_hint or "")  # noqa: E731
+    return "\n".join(map(" ".join, heard(conn, statement, texts)))
 
 
 @pytest.mark.parametrize(
@@ -127,11 +117,9 @@ def assert_vacuumable(conn, table: str) -> None:
     """A later VACUUM, no longer late, does what was left undone."""
     conn.execute("SET vacuum_failsafe_age = 2000000000")
     conn.execute(f"VACUUM (SKIP_DATABASE_STATS, PARALLEL 2) {table}")
-    state = checks.table_state(conn, table)
-    assert state["dead_items"] == state["dead_tuples"] == 0
+    state = checks.assert_vacuumed(conn, table)
     assert state["all_visible"] == state["relpages"] > 0
     assert state["rows"] == 2667
-    checks.assert_clean(conn, table)
 
 
 def test_failsafe_from_the_start_bypasses_indexes_and_truncation_as_core_does(failsafe_conn):
