@@ -4,7 +4,7 @@
  *	  What standbys let vacuums write, in simulation: guards/lag.c, and the bound of
  *	  disk_free.c.
  *
- * test_guards.py tests both in a server, test_guards_law.py the law.
+ * test_guards.py tests both in a server, test_lag_law.c the law.
  *
  * Portions Copyright (c) 2026, the pg_cyclone developers
  *
