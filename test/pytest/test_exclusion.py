@@ -19,8 +19,6 @@ from test_inplace import (  # noqa: F401 (run once more, with the constraints th
     table,  # noqa: F401 (a fixture)
     template,  # noqa: F401 (a fixture)
     test_a_standby_replays_it,
-    test_logical_decoding_hears_nothing,
-    test_nothing_else_happens_to_the_rows,
     test_old_snapshots_see_their_rows,
     test_rows_in_use_stay_until_they_are_free,
     test_values_move_too,

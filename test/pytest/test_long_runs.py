@@ -115,40 +115,6 @@ def test_standby_and_subscriber_beside_autovacuum(prefix, seed):
         assert test.done[autovacuum.FORCED] > 0 and test.done[autovacuum.WITH_WORKERS] > 0
 
 
-class Lines:
-    """Stands for a server of which there is only a log."""
-
-    def __init__(self, log_file, text: str):
-        log_file.write_text(text)
-        self.log_file = log_file
-
-
-REPORT = """\
-2026-01-01 00:00:00.000 UTC [1] autovacuum worker LOG:  automatic {kind} of table "db.public.plain": index scans: 0
-\tpages: 0 removed, 1 remain, 1 scanned (100.00% of total), 0 eagerly scanned
-"""
-BY_ENGINE = """\
-\tparallel workers: 3 planned, {launched} launched
-\tphases: heap scan 0.001 s, index vacuum 0.000 s
-"""
-NOT_AN_ERROR = "2026-01-01 00:00:00.000 UTC [1] autovacuum worker ERROR:  canceling autovacuum task\n"
-AN_ERROR = "2026-01-01 00:00:00.000 UTC [1] autovacuum worker ERROR:  division by zero\n"
-
-
-def test_what_the_log_says_of_autovacuums_is_counted(tmp_path):
-    text = REPORT.format(kind="vacuum") + NOT_AN_ERROR
-    text += REPORT.format(kind="aggressive vacuum to prevent wraparound") + BY_ENGINE.format(launched=2)
-    text += REPORT.format(kind="vacuum") + BY_ENGINE.format(launched=0) + AN_ERROR
-    autovacuums = autovacuum.Autovacuums(Lines(tmp_path / "log", text))
-    assert autovacuums.missing() == list(autovacuum.NEEDED)
-    assert autovacuums.read_log() == [AN_ERROR.rstrip()] and autovacuums.read_log() == []
-    assert autovacuums.done == {
-        autovacuum.BY_SERVER: 1, autovacuum.BY_ENGINE: 2, f"{autovacuum.BY_ENGINE}: plain": 2, autovacuum.WITH_WORKERS: 1,
-        autovacuum.WORKERS: 2, autovacuum.FORCED: 1, autovacuum.CANCELLED: 1,
-    }  # fmt: skip
-    assert autovacuums.missing() == [] and autovacuums.missing("more") == ["more"]
-
-
 @pytest.mark.full
 def test_too_little_autovacuum_is_noticed(prefix, seed, monkeypatch):
     """As it is if the engine has no workers."""
