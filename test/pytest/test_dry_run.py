@@ -231,15 +231,12 @@ def test_which_tables(t):
 def test_who_may(t):
     """Those who may VACUUM the table, or its parent, as with VACUUM."""
     t.execute("CREATE ROLE clerk; GRANT SELECT ON t TO clerk; CREATE TABLE child () INHERITS (t)")
-    try:
-        t.execute("SET ROLE clerk")
-        for table in ("t", "child"):
-            report = said(t, f"VACUUM (DRY_RUN) {table}")
-            assert f'permission denied to vacuum "{table}", skipping it' in report and "dry run" not in report
-        t.execute("RESET ROLE; GRANT MAINTAIN ON t TO clerk; SET ROLE clerk")
-        assert foreseen(dry_run(t))[2] == 4000
-    finally:
-        t.execute("RESET ROLE; DROP OWNED BY clerk; DROP ROLE clerk")
+    t.execute("SET ROLE clerk")
+    for table in ("t", "child"):
+        report = said(t, f"VACUUM (DRY_RUN) {table}")
+        assert f'permission denied to vacuum "{table}", skipping it' in report and "dry run" not in report
+    t.execute("RESET ROLE; GRANT MAINTAIN ON t TO clerk; SET ROLE clerk")
+    assert foreseen(dry_run(t))[2] == 4000
 
 
 @pytest.mark.once

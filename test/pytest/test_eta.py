@@ -70,14 +70,10 @@ def test_a_phase_is_estimated_by_its_rate_and_the_whole_as_the_last_time(cluster
 @pytest.mark.parametrize("privileged", [False, True])
 def test_who_may_not_see_progress_sees_no_estimate(cluster, db, conn, table, privileged):
     conn.execute(VACUUM)
-    conn.execute("DROP ROLE IF EXISTS cyclone_eta_watcher")
     conn.execute("CREATE ROLE cyclone_eta_watcher LOGIN")
     if privileged:
         conn.execute("GRANT pg_read_all_stats TO cyclone_eta_watcher")
-    try:
-        with Parked(cluster, db, "heap-scan:leader", 1, VACUUM) as vacuum, cluster.connect(db, user="cyclone_eta_watcher") as watcher:
-            [row] = watcher.execute("SELECT pid FROM cyclone.progress_details WHERE datname = current_database()").fetchall()
-            assert row == (vacuum.pid,)
-            assert watcher.execute("SELECT count(*) FROM cyclone.eta_rows()").fetchone() == (int(privileged),)
-    finally:
-        conn.execute("DROP ROLE cyclone_eta_watcher")
+    with Parked(cluster, db, "heap-scan:leader", 1, VACUUM) as vacuum, cluster.connect(db, user="cyclone_eta_watcher") as watcher:
+        [row] = watcher.execute("SELECT pid FROM cyclone.progress_details WHERE datname = current_database()").fetchall()
+        assert row == (vacuum.pid,)
+        assert watcher.execute("SELECT count(*) FROM cyclone.eta_rows()").fetchone() == (int(privileged),)

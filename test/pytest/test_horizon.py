@@ -390,49 +390,42 @@ def test_privileges(cluster, db, conn):
     """Of others' sessions there is what pg_stat_activity shows; so it is in VERBOSE, for a table of any owner."""
     conn.execute("CREATE ROLE plain LOGIN")
     conn.execute("CREATE ROLE watcher LOGIN IN ROLE pg_read_all_stats")
-    try:
-        make_table(conn)
-        conn.execute("GRANT SELECT, MAINTAIN ON t TO plain, watcher")
-        with open_transaction(cluster, db, "SELECT pg_current_xact_id() /* secret */") as session:
-            delete_half(conn)
-            pid = session.info.backend_pid
-            with cluster.connect(db, user="plain") as plain:
-                [row] = rows(plain)
-                assert (row["pid"], row["usename"], row["application"], row["datname"]) == (pid, "postgres", "holder", db)
-                masked = ("backend_type", "state", "query", "since")
-                assert all(row[column] is None for column in masked)
-                [shown] = plain.execute(
-                    "SELECT backend_type, state, nullif(query, '<insufficient privilege>'), xact_start FROM pg_stat_activity WHERE pid = %s", [pid]
-                )
-                assert shown == (None,) * 4
-                assert vacuum(plain)["holder"] == f"session {pid} (user postgres, application holder)"
-            with cluster.connect(db, user="watcher") as watcher:
-                [row] = rows(watcher)
-                assert row["query"] == "SELECT pg_current_xact_id() /* secret */" and row["state"] == "idle in transaction"
-                assert "idle in transaction, since" in vacuum(watcher)["holder"]
-        with cluster.connect(db, user="plain") as own, open_transaction(cluster, db, "SELECT pg_current_xact_id()"):
-            own.execute("BEGIN")
-            own.execute("SELECT pg_current_xact_id()")
-            with cluster.connect(db, user="plain") as plain:
-                assert [row["state"] for row in rows(plain)] == [None, "idle in transaction"]
-            own.execute("COMMIT")
-    finally:
-        conn.execute("DROP OWNED BY plain, watcher")
-        conn.execute("DROP ROLE plain, watcher")
+    make_table(conn)
+    conn.execute("GRANT SELECT, MAINTAIN ON t TO plain, watcher")
+    with open_transaction(cluster, db, "SELECT pg_current_xact_id() /* secret */") as session:
+        delete_half(conn)
+        pid = session.info.backend_pid
+        with cluster.connect(db, user="plain") as plain:
+            [row] = rows(plain)
+            assert (row["pid"], row["usename"], row["application"], row["datname"]) == (pid, "postgres", "holder", db)
+            masked = ("backend_type", "state", "query", "since")
+            assert all(row[column] is None for column in masked)
+            [shown] = plain.execute(
+                "SELECT backend_type, state, nullif(query, '<insufficient privilege>'), xact_start FROM pg_stat_activity WHERE pid = %s", [pid]
+            )
+            assert shown == (None,) * 4
+            assert vacuum(plain)["holder"] == f"session {pid} (user postgres, application holder)"
+        with cluster.connect(db, user="watcher") as watcher:
+            [row] = rows(watcher)
+            assert row["query"] == "SELECT pg_current_xact_id() /* secret */" and row["state"] == "idle in transaction"
+            assert "idle in transaction, since" in vacuum(watcher)["holder"]
+    with cluster.connect(db, user="plain") as own, open_transaction(cluster, db, "SELECT pg_current_xact_id()"):
+        own.execute("BEGIN")
+        own.execute("SELECT pg_current_xact_id()")
+        with cluster.connect(db, user="plain") as plain:
+            assert [row["state"] for row in rows(plain)] == [None, "idle in transaction"]
+        own.execute("COMMIT")
 
 
 def test_figures_of_tables_that_one_may_not_see(cluster, db, conn):
     conn.execute("CREATE ROLE plain LOGIN")
-    try:
-        make_table(conn)
-        with open_transaction(cluster, db, "SELECT pg_current_xact_id()"):
-            delete_half(conn)
-            with cluster.connect(db, user="plain") as plain:
-                [row] = rows(plain)
-                # as in pg_stat_all_tables, and as in cyclone.bloat
-                assert row["dead_rows"] >= ROWS // 2 and row["dead_tables"][0] == "t" and row["held_bytes"] is None
-    finally:
-        conn.execute("DROP ROLE plain")
+    make_table(conn)
+    with open_transaction(cluster, db, "SELECT pg_current_xact_id()"):
+        delete_half(conn)
+        with cluster.connect(db, user="plain") as plain:
+            [row] = rows(plain)
+            # as in pg_stat_all_tables, and as in cyclone.bloat
+            assert row["dead_rows"] >= ROWS // 2 and row["dead_tables"][0] == "t" and row["held_bytes"] is None
 
 
 def test_the_log_names_the_holder(new_cluster):

@@ -1134,16 +1134,12 @@ def test_where_rows_are_not_moved(conn):
 def test_an_owner_who_is_no_superuser(cluster, db, conn):
     """He may do it all, but for the index of the TOAST table, in a schema that is not for him."""
     conn.execute("CREATE ROLE inplace_owner LOGIN; GRANT CREATE ON SCHEMA public TO inplace_owner")
-    try:
-        with cluster.connect(db, user="inplace_owner") as owner:
-            run_script(owner, MAKE_VALUES)
-            before = content(owner, "t")
-            owner.execute(INPLACE)
-            assert content(owner, "t") == before
-        checks.assert_clean(conn, "t")
-    finally:
-        conn.execute("DROP OWNED BY inplace_owner CASCADE")
-        conn.execute("DROP ROLE inplace_owner")
+    with cluster.connect(db, user="inplace_owner") as owner:
+        run_script(owner, MAKE_VALUES)
+        before = content(owner, "t")
+        owner.execute(INPLACE)
+        assert content(owner, "t") == before
+    checks.assert_clean(conn, "t")
 
 
 def test_new_pages_survive_without_full_page_writes(new_cluster):
@@ -1355,42 +1351,37 @@ def test_a_toast_table_is_not_cut_off_by_another(cluster, db, conn, values):
 def test_functions_in_indexes_run_as_the_owner(cluster, db, conn):
     """In a restricted context, whichever role compacts: an expression that tries to do more fails, and the rows stay."""
     conn.execute("CREATE ROLE careless_owner LOGIN")
-    try:
-        conn.execute("GRANT CREATE ON SCHEMA public TO careless_owner")
-        conn.execute("SET ROLE careless_owner")
-        conn.execute("CREATE TABLE t (id int, filler text)")
-        conn.execute("INSERT INTO t SELECT i, repeat('x', 200) FROM generate_series(1, 3000) i")
-        conn.execute("CREATE FUNCTION who(int) RETURNS text IMMUTABLE LANGUAGE sql AS 'SELECT $1::text'")
-        conn.execute("CREATE INDEX t_who ON t (who(id))")
-        conn.execute("DELETE FROM t WHERE id % 10 <> 0")
-        conn.execute("CREATE TABLE trap (who text, path text)")
-        conn.execute("RESET ROLE")
-        conn.execute(
-            "CREATE OR REPLACE FUNCTION who(int) RETURNS text IMMUTABLE LANGUAGE plpgsql AS $$ BEGIN"
-            " IF current_user <> 'careless_owner' THEN RAISE EXCEPTION 'runs as %', current_user; END IF;"
-            " IF current_setting('search_path') <> 'pg_catalog, pg_temp' THEN"
-            "   RAISE EXCEPTION 'search_path is %', current_setting('search_path'); END IF;"
-            " RETURN $1::text; END $$"
-        )
-        before = content(conn, "t")
-        conn.execute("VACUUM (FULL INPLACE, INDEX_CLEANUP off) t")
-        assert content(conn, "t") == before and blocks(conn) < 15
-        conn.execute("CREATE OR REPLACE FUNCTION who(int) RETURNS text IMMUTABLE LANGUAGE sql AS 'SELECT $1::text'")
-        conn.execute("INSERT INTO t SELECT i, repeat('x', 200) FROM generate_series(3001, 6000) i")
-        conn.execute("DELETE FROM t WHERE id BETWEEN 3001 AND 5900")
-        conn.execute(
-            "CREATE OR REPLACE FUNCTION who(int) RETURNS text IMMUTABLE LANGUAGE plpgsql AS $$ BEGIN"
-            " PERFORM set_config('role', 'postgres', false); RETURN $1::text; END $$"
-        )
-        before = content(conn, "t")
-        with pytest.raises(psycopg.errors.InsufficientPrivilege, match="within security-restricted operation"):
-            conn.execute(INPLACE)
-        assert content(conn, "t") == before
-        assert conn.execute("SELECT current_user = session_user").fetchone() == (True,)
-    finally:
-        conn.execute("RESET ROLE")
-        conn.execute("DROP OWNED BY careless_owner CASCADE")
-        conn.execute("DROP ROLE careless_owner")
+    conn.execute("GRANT CREATE ON SCHEMA public TO careless_owner")
+    conn.execute("SET ROLE careless_owner")
+    conn.execute("CREATE TABLE t (id int, filler text)")
+    conn.execute("INSERT INTO t SELECT i, repeat('x', 200) FROM generate_series(1, 3000) i")
+    conn.execute("CREATE FUNCTION who(int) RETURNS text IMMUTABLE LANGUAGE sql AS 'SELECT $1::text'")
+    conn.execute("CREATE INDEX t_who ON t (who(id))")
+    conn.execute("DELETE FROM t WHERE id % 10 <> 0")
+    conn.execute("CREATE TABLE trap (who text, path text)")
+    conn.execute("RESET ROLE")
+    conn.execute(
+        "CREATE OR REPLACE FUNCTION who(int) RETURNS text IMMUTABLE LANGUAGE plpgsql AS $$ BEGIN"
+        " IF current_user <> 'careless_owner' THEN RAISE EXCEPTION 'runs as %', current_user; END IF;"
+        " IF current_setting('search_path') <> 'pg_catalog, pg_temp' THEN"
+        "   RAISE EXCEPTION 'search_path is %', current_setting('search_path'); END IF;"
+        " RETURN $1::text; END $$"
+    )
+    before = content(conn, "t")
+    conn.execute("VACUUM (FULL INPLACE, INDEX_CLEANUP off) t")
+    assert content(conn, "t") == before and blocks(conn) < 15
+    conn.execute("CREATE OR REPLACE FUNCTION who(int) RETURNS text IMMUTABLE LANGUAGE sql AS 'SELECT $1::text'")
+    conn.execute("INSERT INTO t SELECT i, repeat('x', 200) FROM generate_series(3001, 6000) i")
+    conn.execute("DELETE FROM t WHERE id BETWEEN 3001 AND 5900")
+    conn.execute(
+        "CREATE OR REPLACE FUNCTION who(int) RETURNS text IMMUTABLE LANGUAGE plpgsql AS $$ BEGIN"
+        " PERFORM set_config('role', 'postgres', false); RETURN $1::text; END $$"
+    )
+    before = content(conn, "t")
+    with pytest.raises(psycopg.errors.InsufficientPrivilege, match="within security-restricted operation"):
+        conn.execute(INPLACE)
+    assert content(conn, "t") == before
+    assert conn.execute("SELECT current_user = session_user").fetchone() == (True,)
 
 
 def test_an_expression_that_leaves_something_behind_in_the_session(cluster, db, conn, table):

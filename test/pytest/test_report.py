@@ -68,7 +68,7 @@ def roles(cluster):
     cluster.sql("CREATE ROLE watcher LOGIN IN ROLE pg_monitor")
     cluster.sql("CREATE ROLE nobody LOGIN")
     yield
-    cluster.sql("DROP ROLE watcher, nobody")
+    cluster.sql("DROP ROLE IF EXISTS watcher, nobody")
 
 
 def fill(conn, name: str = "t") -> None:

@@ -60,7 +60,7 @@ def test_a_function_declared_with_other_columns_is_refused(conn, more):
 def mallory(cluster):
     cluster.sql("CREATE ROLE mallory LOGIN")
     yield
-    cluster.sql("DROP ROLE mallory")
+    cluster.sql("DROP ROLE IF EXISTS mallory")
 
 
 OPERATOR = """
