@@ -158,7 +158,7 @@ def assert_no_traces(cluster, conn, log_position: int) -> None:
     wait_until(lambda: not conn.execute(others).fetchall(), "the end of all processes of the VACUUM")
     locks = "SELECT * FROM pg_locks WHERE relation = 't'::regclass OR locktype = 'advisory'"
     wait_until(lambda: not conn.execute(locks).fetchall(), "the end of all locks")
-    for view in ("cyclone.progress_details", "pg_stat_progress_vacuum"):
+    for view in ("cyclone.progress_details", "cyclone.pace", "pg_stat_progress_vacuum"):
         assert conn.execute(f"SELECT * FROM {view} WHERE datname = current_database()").fetchall() == []
     wait_until(lambda: not conn.execute(INVALID).fetchall(), "the end of a copy of an index")
     assert stray_files(cluster, conn) == []

@@ -443,20 +443,6 @@ def test_pending_lists_are_emptied_when_nobody_waits(cluster, db, conn, fastupda
     checks.assert_clean(conn, "t")
 
 
-@pytest.mark.parametrize("how", ["pg_cancel_backend", "pg_terminate_backend"])
-def test_it_can_be_stopped_between_batches(cluster, db, conn, table, how):
-    with Parked(cluster, db, "inplace-pause:leader", 1, INPLACE) as parked:
-        phase = conn.execute("SELECT phase, blocks_done >= 0, blocks_total > 0, bytes_freed = 0 FROM cyclone.progress_details WHERE relation = 't'::regclass")
-        assert phase.fetchall() == [("moving rows", True, True, True)]
-        conn.execute(f"SELECT {how}(%s)", (parked.pid,))
-        parked.wait()
-    assert parked.error is not None
-    assert conn.execute("TABLE cyclone.progress").fetchall() == conn.execute("TABLE cyclone.pace").fetchall() == []
-    assert content(conn, "t") == table
-    conn.execute(INPLACE)
-    assert_small(conn, table)
-
-
 DEAD = "SELECT n_dead_tup, n_mod_since_analyze FROM pg_stat_all_tables WHERE relid = %s::regclass"
 
 

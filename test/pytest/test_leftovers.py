@@ -10,7 +10,7 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from conftest import TEMPLATE
+from conftest import TEMPLATE, every_other
 from cyclone_lab import checks
 from cyclone_lab.background import Background, Parked, wait_until
 from cyclone_lab.files import (  # fmt: skip
@@ -124,8 +124,7 @@ def aborted_transaction(conn) -> int:
         return int(conn.execute("SELECT pg_current_xact_id()::text").fetchone()[0])
 
 
-@pytest.mark.parametrize("wal_level", ["replica", "minimal"])
-@pytest.mark.parametrize("kind", ["", pytest.param("UNLOGGED", marks=pytest.mark.once)])
+@every_other("wal_level, kind", ["minimal", "replica"], ["", pytest.param("UNLOGGED", marks=pytest.mark.once)])
 def test_nothing_is_left_over_by_a_crash(new_cluster, wal_level, kind):
     cluster = new_cluster(wal_level=wal_level, **({"max_wal_senders": 0} if wal_level == "minimal" else {}))
     with cluster.connect(TEMPLATE) as conn:

@@ -41,7 +41,7 @@ def flush(conn) -> None:
     conn.execute("SELECT pg_logical_emit_message(true, '', '')")
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", [pytest.param(kind, marks=[pytest.mark.once] * (kind != "VACUUM")) for kind in KINDS])
 def test_a_crash_at_each_point(new_cluster, kind):
     """And one after the end. A standby follows, and has the same pages."""
     statement, make, settings = KINDS[kind]
