@@ -8,8 +8,11 @@ import ctypes
 import os
 import shutil
 import subprocess
+import sys
+from contextlib import contextmanager
 from pathlib import Path
 
+from cyclone_lab import checks
 from cyclone_lab.cluster import Cluster
 from cyclone_lab.postgres import hand_over
 
@@ -69,6 +72,28 @@ def move_wal(cluster: Cluster, megabytes: int) -> Disk:
 def move_data(cluster: Cluster, megabytes: int) -> Disk:
     """The same for all of its data directory."""
     return _move(cluster.data, Disk(cluster.home / "small", small=True, megabytes=megabytes))
+
+
+@contextmanager
+def server_on(move, megabytes: int, prefix: str, config: dict):
+    """A server with its WAL or all its data on a small disk (`move`); yields it, the disk and a session.
+
+    Ends the process, saying why, if there can be no such disk. To be called before there is a second thread.
+    """
+    if why_not := can_be_small():
+        sys.exit(f"no small disk: {why_not}")
+    with Cluster.create(Path(prefix), {"shared_preload_libraries": "pg_cyclone", "autovacuum": "off", "fsync": "off", **config}) as cluster:
+        disk = move(cluster, megabytes)
+        try:
+            cluster.start()
+            with cluster.connect() as conn:
+                conn.execute("CREATE EXTENSION pg_cyclone")
+                checks.create_extensions(conn)
+                yield cluster, disk, conn
+            assert "PANIC" not in cluster.log
+        finally:
+            cluster.stop("immediate")
+            disk.remove()
 
 
 def _move(folder: Path, disk: Disk) -> Disk:

@@ -3,8 +3,6 @@
 import os
 import re
 import signal
-import subprocess
-import sys
 import time
 from contextlib import contextmanager
 
@@ -15,7 +13,6 @@ from psycopg.rows import dict_row
 from conftest import every_other
 from cyclone_lab import checks
 from cyclone_lab.background import DEBUG_POINT_LOCK, Background, Parked, messages_to, wait_until
-from cyclone_lab.postgres import REPO
 
 SETTINGS = {
     "min_parallel_table_scan_size": 0,
@@ -814,106 +811,6 @@ def test_vacuum_waits_for_an_archiver_that_fails(new_cluster):
     vacuum.finish()
     checks.assert_vacuumed(conn, "t", before)
     conn.close()
-
-
-# A process of its own, as a small disk is made before there is a second thread
-FULL_DISK = """
-import sys
-from pathlib import Path
-from cyclone_lab.small_disk import can_be_small, move_wal
-
-why_not = can_be_small()
-if why_not:
-    sys.exit(f"no small disk: {why_not}")
-
-from cyclone_lab import checks
-from cyclone_lab.background import Background, wait_until
-from cyclone_lab.cluster import Cluster
-
-MB = 1 << 20
-DISK_MB = 160
-HELD = "SELECT held_by FROM cyclone.pace WHERE limited_by = 'disk space'"
-config = {
-    "shared_preload_libraries": "pg_cyclone", "autovacuum": "off", "fsync": "off", "archive_mode": "on", "archive_command": "true",
-    "wal_keep_size": 0, "max_wal_size": "64MB", "min_wal_size": "32MB", "wal_recycle": "off", "checkpoint_completion_target": 0,
-    "cyclone.min_free_disk": sys.argv[2],
-}
-with Cluster.create(Path(sys.argv[1]), config) as cluster:
-    disk = move_wal(cluster, DISK_MB)
-    try:
-        cluster.start()
-        conn = cluster.connect()
-
-        def archived():
-            # by the folder: a process that hasn't written since may have a removed file open, which takes room until it writes
-            conn.execute("CHECKPOINT")
-            return conn.execute("SELECT count(*) <= 2 FROM pg_ls_waldir()").fetchone()[0]
-
-        conn.execute("CREATE EXTENSION pg_cyclone")
-        checks.create_extensions(conn)
-        conn.execute("CREATE TABLE t (id int, note text)")
-        conn.execute("CREATE INDEX ON t (id)")
-        for part in range(8):
-            conn.execute("INSERT INTO t SELECT i, repeat('x', 1000) FROM generate_series(%s::int, %s::int) i", (part * 15000 + 1, part * 15000 + 15000))
-            conn.execute("DELETE FROM t WHERE id > %s AND id %% 100 = 0", (part * 15000,))
-            wait_until(archived, "WAL to be archived and removed")
-        before = checks.table_state(conn, "t")
-        conn.execute("ALTER SYSTEM SET archive_command = 'false'")
-        conn.execute("SELECT pg_reload_conf()")
-        wait_until(lambda: conn.execute("SHOW archive_command").fetchone() == ("false",), "the reload")
-        conn.execute("CHECKPOINT")  # from now on each page's first change is an image
-        vacuum = Background(cluster, "postgres", "VACUUM (PARALLEL 1, FREEZE) t")
-        held = wait_until(lambda: conn.execute(HELD).fetchall() or not vacuum.running, "the wait")
-        assert held == [("archiver",)], (held, vacuum.error)
-        free = DISK_MB - disk.used() / MB
-        assert 16 <= free < 64, free
-        conn.execute("INSERT INTO t VALUES (0, 'others write')")
-        conn.execute("DELETE FROM t WHERE id = 0")
-        assert vacuum.running and conn.execute(HELD).fetchall() == [("archiver",)]
-        # nothing retains WAL then, and VACUUM leaves the rest to checkpoints: so they come, and it writes slowly
-        conn.execute("ALTER SYSTEM SET cyclone.max_wal_rate = '16MB'")
-        conn.execute("SELECT pg_reload_conf()")
-        wait_until(lambda: conn.execute("SHOW cyclone.max_wal_rate").fetchone() == ("16MB",), "the reload")
-        assert conn.execute("SELECT cyclone.pause(%s)", (vacuum.pid,)).fetchone() == (True,)
-        conn.execute("ALTER SYSTEM SET archive_command = 'true'")
-        conn.execute("SELECT pg_reload_conf()")
-        wait_until(archived, "WAL to be archived and removed")
-        assert vacuum.running and conn.execute("SELECT cyclone.resume(%s)", (vacuum.pid,)).fetchone() == (True,)
-        while vacuum.running:
-            conn.execute("CHECKPOINT")
-        vacuum.finish()
-        after = checks.table_state(conn, "t")
-        assert (after["rows"], after["content_hash"]) == (before["rows"], before["content_hash"])
-        checks.assert_clean(conn, "t")
-        assert "PANIC" not in cluster.log
-        conn.close()
-        print(f"held with {free:.0f} MB free")
-    finally:
-        cluster.stop("immediate")
-        disk.remove()
-"""
-
-
-def run_on_full_disk(prefix, min_free: str, *options: str, script: str = FULL_DISK) -> subprocess.CompletedProcess:
-    done = subprocess.run([sys.executable, "-c", script, prefix, min_free, *options], text=True, capture_output=True,
-                          env={**os.environ, "PYTHONPATH": str(REPO / "python")})  # fmt: skip
-    if "no small disk: " in done.stderr:
-        pytest.xfail(f"NOT TESTED: a disk that gets full of WAL: {done.stderr.strip()}")
-    return done
-
-
-@pytest.mark.once
-def test_an_archiver_that_fails_does_not_fill_the_disk(prefix):
-    """The server stays up, with the guard alone between it and its end; VACUUM goes on when the archiver does."""
-    done = run_on_full_disk(prefix, "64MB")
-    assert done.returncode == 0 and "held with" in done.stdout, done.stdout + done.stderr
-
-
-@pytest.mark.full
-def test_without_the_guard_it_does(prefix):
-    """Or the test before would prove nothing."""
-    done = run_on_full_disk(prefix, "0")
-    assert done.returncode != 0 and "held with" not in done.stdout, done.stdout + done.stderr
 
 
 @pytest.fixture
