@@ -30,7 +30,13 @@ static const uint8 empty_page[PAGE_HEADER_SIZE + 2] = {0};
 static inline const char *find_blob(const DeadTids *store, uint32 chunk);
 static void find_segment(const DeadTids *store, uint32 number);
 static inline const uint8 *find_page(const char *blob, BlockNumber blkno);
+static inline bool are_of_one_block(const ItemPointerData *tids, int ntids);
+static int	match_page(const uint8 *page, const ItemPointerData *tids, int ntids,
+					   bool *pg_restrict dead);
 static inline bool page_contains(const uint8 *page, OffsetNumber offset);
+static inline bool bitmap_contains(const uint8 *page, unsigned first, unsigned size,
+								   OffsetNumber offset);
+static inline uint32 block_bits(const ItemPointerData *tid);
 static int	decode_page(const char *entry, OffsetNumber *offsets);
 
 /*
@@ -93,7 +99,7 @@ dead_tids_search(const DeadTids *store, const ItemPointerData *tids, int ntids, 
  * branches that no processor can foresee if the items are in random order.  So
  * a batch of them is done side by side and step by step, almost without branches.  Where
  * an index is in the order of the table, items come in runs of the same block,
- * which is looked up once.
+ * which is looked up once, and mostly a batch is all of one block.
  */
 int
 dead_tids_match(const DeadTids *store, const ItemPointerData *tids, int ntids,
@@ -115,6 +121,12 @@ dead_tids_match(const DeadTids *store, const ItemPointerData *tids, int ntids,
 		int			nruns = 1;
 
 		blocks[0] = ItemPointerGetBlockNumberNoCheck(&batch[0]);
+		if (are_of_one_block(batch, n))
+		{
+			blobs[0] = find_blob(store, blocks[0] / CHUNK_BLOCKS);
+			ndead += match_page(find_page(blobs[0], blocks[0]), batch, n, &dead[start]);
+			continue;
+		}
 		for (int i = 0; i < n; i++)
 		{
 			BlockNumber block = ItemPointerGetBlockNumberNoCheck(&batch[i]);
@@ -253,13 +265,46 @@ find_page(const char *blob, BlockNumber blkno)
 	return (const uint8 *) ((page & mask) | ((uintptr_t) empty_page & ~mask));
 }
 
+/* are_of_one_block -- the first and the last are asked first, as they settle it mostly. */
+static inline bool
+are_of_one_block(const ItemPointerData *tids, int ntids)
+{
+	uint32		block = block_bits(&tids[0]);
+	uint32		differences = block_bits(&tids[ntids - 1]) ^ block;
+
+	for (const ItemPointerData *tid = tids; differences == 0 && tid < tids + ntids; tid++)
+		differences = block_bits(tid) ^ block;
+	return differences == 0;
+}
+
+/* match_page -- which of these items, all of one block, does its page entry have? */
+static int
+match_page(const uint8 *page, const ItemPointerData *tids, int ntids, bool *pg_restrict dead)
+{
+	const unsigned first = page[0];
+	const unsigned size = page[1];
+	int			ndead = 0;
+
+	if (size == 0)
+	{
+		memset(dead, false, ntids * sizeof(bool));
+		return 0;
+	}
+	for (int i = 0; i < ntids; i++)
+	{
+		OffsetNumber offset = ItemPointerGetOffsetNumberNoCheck(&tids[i]);
+
+		dead[i] = unlikely(first == LIST_MARK) ? page_contains(page, offset) :
+			bitmap_contains(page, first, size, offset);
+		ndead += dead[i];
+	}
+	return ndead;
+}
+
 /* page_contains -- is this offset in a page entry? */
 static inline bool
 page_contains(const uint8 *page, OffsetNumber offset)
 {
-	unsigned	byte;
-	bool		within;
-
 	if (page[0] == LIST_MARK)
 	{
 		const OffsetNumber *list = (const OffsetNumber *) (page + PAGE_HEADER_SIZE);
@@ -270,11 +315,29 @@ page_contains(const uint8 *page, OffsetNumber offset)
 		return found;
 	}
 
+	return bitmap_contains(page, page[0], page[1], offset);
+}
+
+/* bitmap_contains -- is it in a page entry that is a bitmap, with this first byte and size? */
+static inline bool
+bitmap_contains(const uint8 *page, unsigned first, unsigned size, OffsetNumber offset)
+{
 	/* an offset before the first byte wraps around to a large number */
-	byte = (unsigned) (offset / 8) - page[0];
-	within = byte < page[1];
+	unsigned	byte = (unsigned) (offset / 8) - first;
+	bool		within = byte < size;
+
 	byte &= -(unsigned) within;
 	return within & (page[PAGE_HEADER_SIZE + byte] >> (offset % 8));
+}
+
+/* block_bits -- the bytes of a TID's block number, to be compared. */
+static inline uint32
+block_bits(const ItemPointerData *tid)
+{
+	uint32		bits;
+
+	memcpy(&bits, &tid->ip_blkid, sizeof(bits));
+	return bits;
 }
 
 /*

@@ -627,7 +627,7 @@ heap_page_all_visible(TableVacuum *vacuum, Buffer buffer, int ndead_freed,
 	Page		page = BufferGetPage(buffer);
 	OffsetNumber maxoff = PageGetMaxOffsetNumber(page);
 	TransactionId last_xmin = InvalidTransactionId;
-	bool		all_visible = true;
+	OffsetNumber off;
 
 	Assert(TransactionIdIsNormal(vacuum->shared->cutoffs.OldestXmin));
 	Assert(compat_is_locked(buffer));
@@ -637,7 +637,7 @@ heap_page_all_visible(TableVacuum *vacuum, Buffer buffer, int ndead_freed,
 	*newest_xmin = InvalidTransactionId;
 	*all_frozen = true;
 
-	for (OffsetNumber off = maxoff; off >= FirstOffsetNumber && all_visible; off--)
+	for (off = maxoff; off >= FirstOffsetNumber; off--)
 	{
 		ItemId		itemid = PageGetItemId(page, off);
 		HeapTupleHeader tuple;
@@ -646,17 +646,13 @@ heap_page_all_visible(TableVacuum *vacuum, Buffer buffer, int ndead_freed,
 		if (!ItemIdIsNormal(itemid))
 		{
 			if (ItemIdIsDead(itemid) && --ndead_freed < 0)
-				all_visible = false;
+				break;
 			continue;
 		}
 
-		vacuum->offnum = off;
 		tuple = page_check_row_at(vacuum->rel, buffer, page, off);
 		if (!is_live(vacuum, buffer, off, itemid, tuple))
-		{
-			all_visible = false;
 			break;
-		}
 		if (*all_frozen && heap_tuple_needs_eventual_freeze(tuple))
 			*all_frozen = false;
 
@@ -666,15 +662,15 @@ heap_page_all_visible(TableVacuum *vacuum, Buffer buffer, int ndead_freed,
 			continue;
 		last_xmin = xmin;
 		if (!TransactionIdPrecedes(xmin, oldest_xmin))
-			all_visible = false;
-		else if (TransactionIdIsNormal(xmin) && TransactionIdFollows(xmin, *newest_xmin))
+			break;
+		if (TransactionIdIsNormal(xmin) && TransactionIdFollows(xmin, *newest_xmin))
 			*newest_xmin = xmin;
 	}
 	vacuum->offnum = InvalidOffsetNumber;
 
-	if (!all_visible)
+	if (off >= FirstOffsetNumber)
 		*all_frozen = false;
-	return all_visible;
+	return off < FirstOffsetNumber;
 }
 
 /*
@@ -695,6 +691,7 @@ is_live(TableVacuum *vacuum, Buffer buffer, OffsetNumber off, ItemId itemid,
 		(HEAP_XMIN_COMMITTED | HEAP_XMAX_INVALID))
 		return true;
 
+	vacuum->offnum = off;
 	ItemPointerSet(&tuple.t_self, BufferGetBlockNumber(buffer), off);
 	tuple.t_data = header;
 	tuple.t_len = ItemIdGetLength(itemid);
