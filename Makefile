@@ -32,6 +32,7 @@
 #     AUTOVACUUM=1: all of these but the damage test with autovacuum on the engine as a driver, with low thresholds, teams and forced ones
 #   make prove-large [SIZE=6] [BASE=/on/a/disk]  a table of SIZE GB after each kind of VACUUM, by every check
 #   make bench [BENCH_ARGS="--base /dev/shm"]    the benchmarks, into bench/results; BENCH_ARGS=--help lists their options
+#   make bench-compare BEFORE=COMMIT [COMPARE_ARGS="--base /dev/shm"]   which phase of VACUUM is slower than at that commit
 #   make bench-audit                             what audits cost
 #   make bench-tables [TABLES_ARGS="--rounds 5"] a database of many small tables
 #   make bench-large [SIZE=4] [BASE=/on/a/disk] [LARGE_ARGS="--rounds 1"]  a table of SIZE GB, larger than memory at best, into bench/results/large
@@ -66,7 +67,7 @@ COMMON_RUN = $(if $(SEED),--seed $(SEED)) $(if $(BASE),--base $(BASE)) $(if $(AU
 ABSOLUTE = $(if $(findstring /,$(PG_CONFIG)),PG_CONFIG=$(abspath $(PG_CONFIG))) $(if $(DESTDIR),DESTDIR=$(abspath $(DESTDIR)))
 LONG_RUN = $(COMMON_RUN) $(if $(FIRST),--first $(FIRST))
 
-.PHONY: all install uninstall installcheck clean dist distclean image-volume demo try measure-versions monitoring check check-all check-builds check-bytes check-core check-debs check-fast check-junk check-minors check-mutants check-units coverage tidy check-ubsan check-valgrind crash-test fault-test damage-test soak twins prove-large figures bench bench-audit bench-autovacuum bench-compaction bench-guards bench-large bench-online bench-pace bench-tables bench-tpcc bench-views
+.PHONY: all install uninstall installcheck clean dist distclean image-volume demo try measure-versions monitoring check check-all check-builds check-bytes check-core check-debs check-fast check-junk check-minors check-mutants check-units coverage tidy check-ubsan check-valgrind crash-test fault-test damage-test soak twins prove-large figures bench bench-audit bench-autovacuum bench-compaction bench-compare bench-guards bench-large bench-online bench-pace bench-tables bench-tpcc bench-views
 .DEFAULT_GOAL := all
 
 all install uninstall installcheck:
@@ -183,6 +184,9 @@ bench-guards: .venv/stamp
 
 bench-compaction: .venv/stamp
 	$(VENV_PYTHON) bench/compaction.py $(COMPACTION_ARGS)
+
+bench-compare: .venv/stamp
+	$(VENV_PYTHON) bench/compare.py $(or $(BEFORE),$(error name a commit: make bench-compare BEFORE=COMMIT)) $(COMPARE_ARGS)
 
 bench-views: .venv/stamp
 	$(VENV_PYTHON) bench/views.py $(VIEWS_ARGS)

@@ -8,7 +8,6 @@ as builds of indexes differ in where they put pages. What several processes do, 
 """
 
 import argparse
-import os
 import re
 import subprocess
 import sys
@@ -16,7 +15,7 @@ from pathlib import Path
 
 from cyclone_lab import build
 from cyclone_lab.cluster import Cluster
-from cyclone_lab.postgres import REPO, program_env, program_path
+from cyclone_lab.postgres import program_env, program_path
 
 PAGE = 8192
 LSN_AND_CHECKSUM = 10  # bytes of a page's header
@@ -58,20 +57,6 @@ WAL_POSITION = "SELECT pg_current_wal_insert_lsn(), pg_walfile_name(pg_current_w
 PLACES = re.compile(r"lsn: \S+ prev \S+|\d+-\d+-\d+ \d\d:\S+ \S+|\b[0-9A-F]+/[0-9A-F]{6,8}\b")
 
 
-def library_of(commit: str, major: int) -> Path:
-    """Build an earlier commit's library in build/before, once; return the prefix of the PostgreSQL it is installed in."""
-    tree = REPO / "build" / "before" / commit
-    if not tree.exists():
-        tree.mkdir(parents=True)
-        archive = subprocess.run(["git", "-C", REPO, "archive", commit], check=True, stdout=subprocess.PIPE).stdout
-        subprocess.run(["tar", "-x", "-C", tree], check=True, input=archive)
-        (tree / ".postgres").symlink_to(REPO / ".postgres")
-    code = f"from cyclone_lab import build; print(build.install({major}))"
-    env = {**os.environ, "PYTHONPATH": str(tree / "python")}
-    output = subprocess.run([sys.executable, "-c", code], cwd=tree, env=env, check=True, stdout=subprocess.PIPE, text=True).stdout
-    return Path(output.splitlines()[-1])
-
-
 def masked(pages: bytes) -> bytes:
     """Return the pages of a file without LSN and checksum."""
     result = bytearray(pages)
@@ -108,8 +93,7 @@ def main() -> int:
     parser.add_argument("--major", type=int, default=18, help="of PostgreSQL, 18 by default")
     parser.add_argument("--base", type=Path, help="the folder for servers' data")
     arguments = parser.parse_args()
-    commit = subprocess.run(["git", "-C", REPO, "rev-parse", f"{arguments.before}^{{commit}}"], check=True, stdout=subprocess.PIPE, text=True)
-    prefixes = [library_of(commit.stdout.strip(), arguments.major), build.install(arguments.major)]
+    prefixes = [build.install_commit(arguments.before, arguments.major), build.install(arguments.major)]
     differing = 0
     with Cluster.create(prefixes[0], CONFIG, base=arguments.base) as base:
         conn = base.start().connect()

@@ -64,6 +64,22 @@ def install(major: int, *, origin: Path | None = None, debug_points: bool = Fals
     return prefix
 
 
+def install_commit(commit: str, major: int) -> Path:
+    """Build the library of an earlier commit in build/before, once; return the prefix of the PostgreSQL it is installed in."""
+    git = ["git", "-C", REPO]
+    revision = subprocess.run([*git, "rev-parse", f"{commit}^{{commit}}"], check=True, stdout=subprocess.PIPE, text=True).stdout.strip()
+    tree = REPO / "build" / "before" / revision
+    if not tree.exists():
+        tree.mkdir(parents=True)
+        archive = subprocess.run([*git, "archive", revision], check=True, stdout=subprocess.PIPE).stdout
+        subprocess.run(["tar", "-x", "-C", tree], check=True, input=archive)
+        (tree / ".postgres").symlink_to(REPO / ".postgres")
+    code = f"from cyclone_lab import build; print(build.install({major}))"
+    env = {**os.environ, "PYTHONPATH": str(tree / "python")}
+    output = subprocess.run([sys.executable, "-c", code], cwd=tree, env=env, check=True, stdout=subprocess.PIPE, text=True).stdout
+    return Path(output.splitlines()[-1])
+
+
 def folder_of(major: int, origin: Path | None = None, *, debug_points: bool = False) -> Path:
     """Return the folder in which `install` builds for this major version and the PostgreSQL in `origin`."""
     origin = origin or find_or_fetch(major)
