@@ -236,15 +236,11 @@ note_failure(const TableInHand *table)
 bool
 autovacuum_audit_has_failed(const TableKey *key, const char *name)
 {
-	TimestampTz until;
-
 	if (!audit_mark_is_set())
 		return false;
 	/* a note is written to disk, and a line to the log */
 	compat_unlock_pages();
-	until = table_log_failed(key, ERRCODE_DATA_CORRUPTED, true, NULL);
-	if (until != 0)
-		tell_breaker(name, true, until);
+	tell_breaker(name, true, table_log_failed(key, ERRCODE_DATA_CORRUPTED, true, NULL));
 	return true;
 }
 

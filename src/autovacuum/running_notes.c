@@ -26,7 +26,6 @@
 #include "miscadmin.h"
 #include "postmaster/postmaster.h"
 #include "replication/message.h"
-#include "storage/fd.h"
 #include "storage/ipc.h"
 #include "storage/proc.h"
 

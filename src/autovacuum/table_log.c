@@ -92,6 +92,10 @@ typedef struct AllTables
 												 * under its lock */
 } AllTables;
 
+/* with a note of each table, and one of all */
+#define ALL_TABLES_SIZE \
+	add_size(offsetof(AllTables, notes), mul_size(MAX_TABLES + 1, sizeof(RunningNote)))
+
 static AllTables *all = NULL;
 
 static TableEntry find_table(const TableKey *key);
@@ -107,7 +111,6 @@ static int64 forget_tables(const TableKey *key, bool alarms_only);
 static void take_over_note(const RunningNote *note, TimestampTz now);
 static void judge_crashes(void);
 static void put_table(ReturnSetInfo *result, const TableEntry *entry);
-static Size all_tables_size(void);
 
 PG_FUNCTION_INFO_V1(pg_cyclone_autovacuum);
 
@@ -657,15 +660,8 @@ table_log_shmem_request(void)
 {
 	StaticAssertStmt(lengthof(reason_names) == REASON_NO_NOTE + 1, "a reason has no name");
 	RequestAddinShmemSpace(hash_estimate_size(MAX_TABLES, sizeof(TableEntry)));
-	RequestAddinShmemSpace(all_tables_size());
+	RequestAddinShmemSpace(ALL_TABLES_SIZE);
 	RequestNamedLWLockTranche(TRANCHE, 2);
-}
-
-/* all_tables_size -- how large AllTables is: with a note for each table, and one for all. */
-static Size
-all_tables_size(void)
-{
-	return add_size(offsetof(AllTables, notes), mul_size(MAX_TABLES + 1, sizeof(RunningNote)));
 }
 
 /* table_log_shmem_init -- make it, or find it. */
@@ -682,7 +678,7 @@ table_log_shmem_init(void)
 
 	entries = compat_shmem_hash("pg_cyclone autovacuum", MAX_TABLES,
 								&info, HASH_ELEM | HASH_BLOBS);
-	all = ShmemInitStruct("pg_cyclone autovacuum crashes", all_tables_size(), &found);
+	all = ShmemInitStruct("pg_cyclone autovacuum crashes", ALL_TABLES_SIZE, &found);
 	if (!found)
 	{
 		pg_atomic_init_u64(&all->left_until, 0);
