@@ -12,6 +12,7 @@ from cyclone_lab import checks
 from cyclone_lab.background import Parked
 from cyclone_lab.files import missing_files, stray_files, wait_for_cleaning
 from cyclone_lab.proof import wait_for_restart
+from cyclone_lab.workload import CHECKED_WAL
 from test_faults import KINDS, PLACES, assert_sound, assert_whole
 
 EVERY_VERSION = "what replays WAL is the server"
@@ -45,7 +46,8 @@ def flush(conn) -> None:
 def test_a_crash_at_each_point(new_cluster, kind):
     """And one after the end. A standby follows, and has the same pages."""
     statement, make, settings = KINDS[kind]
-    primary = new_cluster(**CHECK_WAL)
+    # where rows that move get entries, PostgreSQL's insertion into GiST would be a false alarm: docs/upstream/wal-consistency.md
+    primary = new_cluster(**CHECK_WAL | ({"wal_consistency_checking": CHECKED_WAL} if "INPLACE" in kind else {}))
     places = [place for place in PLACES if place.kind == kind and not place.only_errors and ("INPLACE" not in kind or place.point in CRASHES_IN_PLACE)]
     with primary.standby(FOLLOWING).start() as standby:
         for place in (*places, None):
