@@ -31,8 +31,8 @@ def messages_to(conn: psycopg.Connection) -> list[str]:
     return said
 
 
-def heard(conn: psycopg.Connection, statement: str, form=lambda notice: notice.message_primary) -> list:
-    """Run a statement; return what the server says meanwhile, each notice in this form."""
+def heard(conn: psycopg.Connection, statement: str, form=lambda notice: notice.message_primary, **options) -> list:
+    """Run a statement, with options of `execute`; return what the server says meanwhile, each notice in this form."""
     said = []
 
     def keep(notice) -> None:
@@ -40,7 +40,7 @@ def heard(conn: psycopg.Connection, statement: str, form=lambda notice: notice.m
 
     conn.add_notice_handler(keep)
     try:
-        conn.execute(statement)
+        conn.execute(statement, **options)
     finally:
         conn.remove_notice_handler(keep)
     return said

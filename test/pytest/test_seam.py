@@ -61,9 +61,9 @@ def make_table(conn, name="t", using="heap"):
     conn.execute(f"DELETE FROM {name} WHERE id % 3 = 0")
 
 
-def said(conn, statement) -> str:
+def said(conn, statement, **options) -> str:
     """Run a statement and return all that the server says meanwhile."""
-    return "\n".join(heard(conn, statement, lambda notice: f"{notice.severity}: {notice.message_primary} {notice.message_hint or ''}"))
+    return "\n".join(heard(conn, statement, lambda notice: f"{notice.severity}: {notice.message_primary} {notice.message_hint or ''}", **options))
 
 
 def by_engine(report: str) -> bool:
