@@ -23,6 +23,8 @@
 
 #define DEFAULTS	(VACOPT_VACUUM | VACOPT_PROCESS_MAIN | VACOPT_PROCESS_TOAST)
 
+#define SWITCH_ON	"A superuser can say SET cyclone.enabled = on; for the session, a role or a database."
+
 static bool is_enabled = true;
 int			max_parallel_maintenance_workers = 2;
 int			max_parallel_workers = 8;
@@ -467,12 +469,12 @@ test_faults_are_explained(void)
 	CHECK_TEXT(explained("latency '20ms'", true), "Perhaps you meant LATENCY_TARGET.");
 	CHECK_TEXT(unit_error, "unrecognized VACUUM option \"latency\"");
 
-	/* only the engine has these */
-	CHECK_TEXT(explained("latency_target auto", false), "SET cyclone.enabled = on;");
+	/* only the engine has these, and only a superuser can switch it on */
+	CHECK_TEXT(explained("latency_target auto", false), SWITCH_ON);
 	CHECK_TEXT(unit_error, "VACUUM option LATENCY_TARGET is pg_cyclone's, which is off");
-	CHECK_TEXT(explained("full inplace", false), "SET cyclone.enabled = on;");
+	CHECK_TEXT(explained("full inplace", false), SWITCH_ON);
 	CHECK_TEXT(unit_error, "VACUUM option FULL INPLACE is pg_cyclone's, which is off");
-	CHECK_TEXT(explained("verbose, full rewrite", false), "SET cyclone.enabled = on;");
+	CHECK_TEXT(explained("verbose, full rewrite", false), SWITCH_ON);
 	CHECK_TEXT(unit_error, "VACUUM option FULL REWRITE is pg_cyclone's, which is off");
 
 	/* nothing is wrong with these, or it is for the server to say */
@@ -511,7 +513,7 @@ test_a_limit_of_workers_is_said(void)
 static void
 test_full_in_parallel_needs_the_engine(void)
 {
-	const char *hint = "PostgreSQL's own has no workers, and pg_cyclone's is off: SET cyclone.enabled = on;";
+	const char *hint = "PostgreSQL's own has no workers, and pg_cyclone's is off. " SWITCH_ON;
 
 	CHECK_TEXT(explained("full, parallel 2", false), hint);
 	CHECK_TEXT(unit_error, "VACUUM FULL cannot be performed in parallel");
