@@ -118,6 +118,16 @@ def identity(conn) -> tuple[int, int]:
     ).fetchone()
 
 
+def dropped_table(cluster, conn) -> tuple[int, Path]:
+    """Make a table and drop it; return the number of its file, which nothing has any more, and where it was."""
+    conn.execute("CREATE TABLE dropped AS SELECT 1 AS one")
+    [(dropped,)] = conn.execute("SELECT relfilenode FROM pg_class WHERE oid = 'dropped'::regclass")
+    [path] = [folder / str(dropped) for folder in database_folders(cluster, conn) if folder.parent.name == "base"]
+    conn.execute("DROP TABLE dropped")
+    conn.execute("CHECKPOINT")
+    return dropped, path
+
+
 def aborted_transaction(conn) -> int:
     """Return the ID of a transaction that was rolled back."""
     with conn.transaction(force_rollback=True):
@@ -307,11 +317,7 @@ def test_files_that_belong_to_something_stay_whatever_a_journal_says(new_cluster
         files += conn.execute(
             "SELECT reltablespace, relfilenode FROM pg_class WHERE oid IN ('t'::regclass, 't_note'::regclass)"
         ).fetchall()
-        conn.execute("CREATE TABLE dropped AS SELECT 1 AS one")
-        [(dropped,)] = conn.execute("SELECT relfilenode FROM pg_class WHERE oid = 'dropped'::regclass")
-        [stray] = [folder / str(dropped) for folder in database_folders(cluster, conn) if folder.parent.name == "base"]
-        conn.execute("DROP TABLE dropped")
-        conn.execute("CHECKPOINT")
+        dropped, stray = dropped_table(cluster, conn)
     cluster.stop()
     # and one that belongs to nothing, to see that the journal is believed
     hand_to_owner(cluster, stray, lambda: stray.write_bytes(bytes(8192)))
@@ -392,10 +398,7 @@ def test_a_journal_that_cannot_be_read_stays(new_cluster):
         before = make_table(cluster, conn)
         system_id, database = identity(conn)
         xid = aborted_transaction(conn)
-        conn.execute("CREATE TABLE dropped AS SELECT 1 AS one")
-        [(dropped,)] = conn.execute("SELECT relfilenode FROM pg_class WHERE oid = 'dropped'::regclass")
-        [stray] = [folder / str(dropped) for folder in database_folders(cluster, conn) if folder.parent.name == "base"]
-        conn.execute("DROP TABLE dropped; CHECKPOINT")
+        dropped, stray = dropped_table(cluster, conn)
     cluster.stop()
     hand_to_owner(cluster, stray, lambda: stray.write_bytes(bytes(8192)))
     journal = write_journal(
