@@ -44,13 +44,14 @@ static void check_notes(TableVacuum *vacuum);
 void
 audit_begin(TableVacuum *vacuum)
 {
-	Assert(vacuum->audit_notes == NULL && vacuum->index_audit == NULL);
+	Assert(vacuum->audit_notes == NULL && vacuum->btree_audit == NULL);
 	Assert(TransactionIdIsNormal(vacuum->shared->cutoffs.OldestXmin));
 
 	vacuum->page_is_audited = false;
 	vacuum->counters.audited_relfrozenxid = vacuum->shared->cutoffs.OldestXmin;
 	vacuum->counters.audited_relminmxid = vacuum->shared->cutoffs.OldestMxact;
-	vacuum->audit_context = CurrentMemoryContext;
+	if (vacuum->dead_tids != NULL)
+		vacuum->btree_audit = palloc_object(BtreeAudit);
 	if (cyclone_audit <= 0 || vacuum->dead_tids == NULL)
 		return;
 	vacuum->audit_notes = palloc_object(struct AuditNotes);

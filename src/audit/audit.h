@@ -71,10 +71,7 @@ extern void audit_map(TableVacuum *vacuum, Buffer buffer, Buffer vmbuffer);
 extern void audit_before_free(TableVacuum *vacuum, Buffer buffer, const DeadTidsPage *dead,
 							  uint8 bits, TransactionId newest_xmin);
 
-/* audit_btree.c */
-extern int64 audit_new_btree(Relation index, Relation table, const char *command);
-
-/* audit_tids.c: the TIDs of an index page */
+/* audit_btree.c: the TIDs of a page */
 #define AUDIT_MAX_TIDS	(BLCKSZ / sizeof(ItemPointerData))
 
 typedef struct AuditTids
@@ -83,10 +80,23 @@ typedef struct AuditTids
 	ItemPointerData tids[AUDIT_MAX_TIDS];
 } AuditTids;
 
-extern bool audit_tids_are_known(Relation index);
-extern void audit_tids_read(AuditTids *tids, Relation index, Page page, BlockNumber blkno);
+/* The page of a btree in hand */
+typedef struct BtreeAudit
+{
+	AuditTids	now;
+	AuditTids	before;			/* its change, if has_before */
+	bool		has_before;
+	bool		dead[AUDIT_MAX_TIDS];
+} BtreeAudit;
 
-/* audit_entries.c: rows of a table, or entries of an index */
+extern int	audit_match(TableVacuum *vacuum, Relation index, Buffer buffer,
+						const ItemPointerData *tids, int ntids, bool *dead);
+extern void audit_deleted(TableVacuum *vacuum, Relation index, Buffer buffer);
+extern bool audit_begin_indexes(TableVacuum *vacuum);
+extern void audit_indexes(TableVacuum *vacuum);
+extern void audit_btree_tids(AuditTids *tids, Relation index, Page page, BlockNumber blkno);
+
+/* audit_new_btree.c: rows of a table, or entries of an index */
 typedef struct EntrySums
 {
 	bool		is_known;
@@ -95,8 +105,7 @@ typedef struct EntrySums
 	int64		deleted;		/* rows besides, that old snapshots may see */
 } EntrySums;
 
-extern int64 audit_entries_of(Relation index, Relation table, EntrySums *rows,
-							  const char *command);
+extern int64 audit_new_btree(Relation index, Relation table, EntrySums *rows, const char *command);
 
 /*
  * audit_rows.c: are the values of two versions, with these columns, different?  If
@@ -112,13 +121,6 @@ extern void audit_moves_note(MoveAudit **audit, MemoryContext context,
 							 const ItemPointerData *old, const ItemPointerData *new);
 extern int	audit_moves_check(MoveAudit *audit, Relation rel, TransactionId xid,
 							  BufferAccessStrategy ring);
-
-/* audit_index.c */
-extern int	audit_match(TableVacuum *vacuum, int number, Buffer buffer,
-						const ItemPointerData *tids, int ntids, bool *dead);
-extern void audit_deleted(TableVacuum *vacuum, int number, Buffer buffer);
-extern bool audit_begin_indexes(TableVacuum *vacuum);
-extern void audit_indexes(TableVacuum *vacuum);
 
 /* audit_is_due -- is the page in hand one of the sample? */
 static inline bool

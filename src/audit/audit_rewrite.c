@@ -11,8 +11,8 @@
  * random sample.  The number of rows is compared for all pages.
  *
  * All this happens before the new files are the table's, so a failure costs nothing
- * but the work.  New indexes come last (audit_btree.c, audit_entries.c), before the
- * transaction commits.
+ * but the work.  New btrees come last (audit_new_btree.c), before the transaction
+ * commits.
  *
  * Portions Copyright (c) 2026, the pg_cyclone developers
  *
@@ -285,8 +285,7 @@ audit_rewrite_indexes(Oid relid, const char *command)
 		Relation	index = index_open(index_relid, AccessExclusiveLock);
 
 		if (index->rd_index->indisvalid)
-			naudited += audit_new_btree(index, rel, command) +
-				audit_entries_of(index, rel, &rows, command);
+			naudited += audit_new_btree(index, rel, &rows, command);
 		index_close(index, NoLock);
 	}
 	table_close(rel, NoLock);

@@ -237,9 +237,8 @@ typedef struct TableVacuum
 
 	/* audits: see audit.c */
 	bool		page_is_audited;	/* of the heap, in hand */
-	MemoryContext audit_context;
 	struct AuditNotes *audit_notes; /* NULL: none are taken */
-	struct IndexAudit *index_audit; /* NULL until the first */
+	struct BtreeAudit *btree_audit; /* NULL without a store */
 
 	/* by index: its kind, or NULL */
 	const struct IndexKind **kinds;

@@ -460,13 +460,13 @@ btree_clean_leaf(BtreeScan *scan, Buffer buffer, BlockNumber *duty)
 	if (DEBUG_FAULT("leaf"))
 		return 0;
 	gather_tids(scan, buffer, minoff, maxoff);
-	ndead = audit_match(scan->base.vacuum, scan->base.number, buffer, scan->tids, scan->ntids, scan->dead);
+	ndead = audit_match(scan->base.vacuum, scan->base.index, buffer, scan->tids, scan->ntids, scan->dead);
 
 	if (ndead > 0)
 	{
 		/* clears the cycle ID too */
 		btree_delete_dead_tids(scan, buffer, minoff, maxoff);
-		audit_deleted(scan->base.vacuum, scan->base.number, buffer);
+		audit_deleted(scan->base.vacuum, scan->base.index, buffer);
 		scan->base.stats.tuples_removed += ndead;
 	}
 	else if (was_split)

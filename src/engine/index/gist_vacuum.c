@@ -31,7 +31,6 @@
 
 #include "compat.h"
 #include "debug_point.h"
-#include "audit/audit.h"
 #include "engine/index/index_kind.h"
 #include "engine/phases.h"
 #include "guards/guards.h"
@@ -430,12 +429,9 @@ gist_clean_leaf(GistScan *scan, Buffer buffer, BlockNumber *right)
 
 			scan->tids[i] = index_tuple_at(scan->base.index, blkno, page, off)->t_tid;
 		}
-		ndead = audit_match(scan->base.vacuum, scan->base.number, buffer, scan->tids, ntids, scan->dead);
+		ndead = dead_tids_match(scan->base.vacuum->dead_tids, scan->tids, ntids, scan->dead);
 		if (ndead > 0)
-		{
 			gist_delete_dead_tids(scan, buffer, ndead);
-			audit_deleted(scan->base.vacuum, scan->base.number, buffer);
-		}
 	}
 
 	/* the root has no downlink that could be deleted */

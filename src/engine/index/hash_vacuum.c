@@ -31,7 +31,6 @@
 
 #include "compat.h"
 #include "debug_point.h"
-#include "audit/audit.h"
 #include "engine/index/index_kind.h"
 #include "engine/index/link_walk.h"
 #include "engine/prefetch.h"
@@ -632,9 +631,6 @@ hash_clean_page(HashScan *scan, BucketVisit *visit, Buffer buffer)
 		scan->base.stats.num_index_tuples += nitems - ndeletable;
 	if (ndeletable > 0)
 		delete_items(scan, visit, buffer, deletable, ndeletable, ndead > 0);
-	/* not if entries were deleted that a split has moved to another bucket */
-	if (ndeletable == ndead && ndead > 0)
-		audit_deleted(scan->base.vacuum, scan->base.number, buffer);
 }
 
 /* match_page -- look up all TIDs of a page; return how many are dead. */
@@ -649,7 +645,7 @@ match_page(HashScan *scan, Buffer buffer)
 		index_report_overfull(scan->base.index, blkno);
 	for (int i = 0; i < nitems; i++)
 		scan->tids[i] = index_tuple_at(scan->base.index, blkno, page, FirstOffsetNumber + i)->t_tid;
-	return audit_match(scan->base.vacuum, scan->base.number, buffer, scan->tids, nitems, scan->dead);
+	return dead_tids_match(scan->base.vacuum->dead_tids, scan->tids, nitems, scan->dead);
 }
 
 /*

@@ -24,7 +24,6 @@
 
 #include "compat.h"
 #include "debug_point.h"
-#include "audit/audit.h"
 #include "engine/index/index_kind.h"
 #include "engine/index/spgist_page.h"
 
@@ -225,7 +224,6 @@ spgist_clean_leaf(SpgistScan *scan, Buffer buffer, bool count)
 	if (plan->ndead + plan->nplaceholder + plan->nmove != ndead)
 		spgist_report_corruption(scan->base.index, BufferGetBlockNumber(buffer));
 	apply_plan(scan, buffer);
-	audit_deleted(scan->base.vacuum, scan->base.number, buffer);
 }
 
 /*
@@ -259,7 +257,7 @@ look_at_leaf(SpgistScan *scan, Buffer buffer)
 	}
 
 	if (scan->spgist->pass.deletes)
-		(void) audit_match(scan->base.vacuum, scan->base.number, buffer, scan->tids, scan->ntids, scan->dead);
+		(void) dead_tids_match(scan->base.vacuum->dead_tids, scan->tids, scan->ntids, scan->dead);
 	else
 		memset(scan->dead, 0, sizeof(bool) * scan->ntids);
 }

@@ -1,0 +1,287 @@
+/*-------------------------------------------------------------------------
+ *
+ * audit_new_btree.c
+ *	  A btree that is new: are its entries in order, and has each row one?
+ *
+ * On a sample of its pages each entry must come before the next one, and none behind
+ * the page's high key, by the server's own comparison.  The row's place decides where
+ * keys are equal.  That is so where all keys are compared by functions that are built in,
+ * and ask no others, as those of arrays, rows and ranges do: no function of a user is
+ * called.  Nobody has inserted or deleted anything yet, so each page belongs to the tree:
+ * one that was never written, or is deleted, is a fault as well.
+ *
+ * Of some btrees, by chance, all pages are read: a missing entry can't be seen on the page
+ * where it isn't.  Rows and entries are counted, and for both the hashes of their TIDs are
+ * added up, which works for indexes on expressions, and takes next to no memory.  A row
+ * that was deleted, and was copied for old snapshots, has no entry if they have ended since:
+ * if there are such rows, only the number of entries is compared.
+ *
+ * Portions Copyright (c) 2026, the pg_cyclone developers
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "access/htup_details.h"
+#include "access/nbtree.h"
+#include "access/transam.h"
+#include "catalog/pg_am.h"
+#include "catalog/pg_index.h"
+#include "catalog/pg_type.h"
+#include "common/hashfn.h"
+#include "miscadmin.h"
+#include "storage/bufmgr.h"
+#include "storage/lmgr.h"
+#include "utils/lsyscache.h"
+#include "utils/memutils.h"
+
+#include "audit/audit.h"
+#include "debug_point.h"
+#include "engine/heap/page_check.h"
+#include "report/progress.h"
+
+/* As many pages are read under the lock, which takes a second or two: 1 GB */
+#define MOST_BLOCKS	(1024 * 1024 / (BLCKSZ / 1024))
+
+/* The page in hand */
+typedef struct NewBtree
+{
+	Relation	index;
+	const char *state;
+	const char *command;
+	bool		has_order;		/* that may be looked at */
+	BlockNumber blkno;
+	MemoryContext context;		/* for the page in hand: comparing leaves
+								 * things behind */
+	PGAlignedBlock image;
+	AuditTids	tids;
+} NewBtree;
+
+static bool is_counted(Relation index, Relation table);
+static void audit_btree_page(NewBtree *audit, BufferAccessStrategy strategy);
+static void compare_leaf(NewBtree *audit);
+static bool has_builtin_order(Relation index);
+static void sum_rows(EntrySums *sums, Relation table, BufferAccessStrategy strategy);
+static void sum_page(EntrySums *sums, Relation table, Buffer buffer);
+static inline void sum_tid(EntrySums *sums, const ItemPointerData *tid);
+static void compare_sums(const NewBtree *audit, const EntrySums *entries, const EntrySums *rows);
+static void fail_entry(const NewBtree *audit, OffsetNumber off, const char *engine,
+					   const char *found);
+
+/*
+ * audit_new_btree
+ *		Look at a sample of pages of an index that command has built, before anybody
+ *		depends on it, or at all and at the table's rows.  Returns how many pages of the
+ *		index that were: 0 if it is no btree.
+ *
+ * rows is zeroed before the first index of the table; or it is NULL, if sessions may change
+ * the table meanwhile, and then entries aren't counted.
+ */
+int64
+audit_new_btree(Relation index, Relation table, EntrySums *rows, const char *command)
+{
+	BlockNumber nblocks = RelationGetNumberOfBlocks(index);
+	BufferAccessStrategy strategy;
+	NewBtree *audit;
+	EntrySums	entries = {0};
+	bool		counts;
+	int64		naudited = 0;
+
+	Assert(CheckRelationLockedByMe(index, RowExclusiveLock, true));
+	Assert(index->rd_index->indrelid == RelationGetRelid(table));
+	if (index->rd_rel->relam != BTREE_AM_OID || cyclone_audit <= 0)
+		return 0;
+	counts = rows != NULL && audit_is_due() && is_counted(index, table);
+	strategy = GetAccessStrategy(BAS_BULKREAD);
+	audit = palloc0_object(NewBtree);
+	audit->index = index;
+	audit->command = command;
+	audit->has_order = has_builtin_order(index);
+	audit->state = psprintf("new index of table \"%s\", %u blocks",
+							RelationGetRelationName(table), nblocks);
+	audit->context = AllocSetContextCreate(CurrentMemoryContext, "Audited page", ALLOCSET_DEFAULT_SIZES);
+	if (rows != NULL)
+	{
+		progress_phase(PROGRESS_REWRITE_AUDIT, 0);
+		progress_index(RelationGetRelid(index), nblocks);
+	}
+	for (audit->blkno = BTREE_METAPAGE + 1; audit->blkno < nblocks; audit->blkno++)
+	{
+		if (!counts && !audit_is_due())
+			continue;
+		CHECK_FOR_INTERRUPTS();
+		audit_btree_page(audit, strategy);
+		for (int i = 0; counts && i < audit->tids.ntids; i++)
+			sum_tid(&entries, &audit->tids.tids[i]);
+		naudited++;
+		if (rows != NULL)
+			progress_blocks_done(audit->blkno + 1);
+	}
+	if (counts)
+	{
+		if (!rows->is_known)
+			sum_rows(rows, table, strategy);
+		compare_sums(audit, &entries, rows);
+	}
+	FreeAccessStrategy(strategy);
+	MemoryContextDelete(audit->context);
+	pfree(audit);
+	return naudited;
+}
+
+/*
+ * is_counted
+ *		May all entries of a new index be compared with the rows of its table?
+ *
+ * An index with a predicate has no entry of some rows.  A large one, or one of a large table,
+ * isn't read as a whole, unless all pages are to be audited: readers wait for the lock.
+ */
+static bool
+is_counted(Relation index, Relation table)
+{
+	Assert(CheckRelationLockedByMe(table, AccessExclusiveLock, false));
+	return heap_attisnull(index->rd_indextuple, Anum_pg_index_indpred, NULL) &&
+		(cyclone_audit >= 1 ||
+		 (uint64) RelationGetNumberOfBlocks(table) + RelationGetNumberOfBlocks(index) <= MOST_BLOCKS);
+}
+
+/* audit_btree_page -- look at a copy of the page in hand, and read its TIDs. */
+static void
+audit_btree_page(NewBtree *audit, BufferAccessStrategy strategy)
+{
+	Buffer		buffer = ReadBufferExtended(audit->index, MAIN_FORKNUM, audit->blkno,
+											RBM_NORMAL, strategy);
+	Page		page = (Page) audit->image.data;
+	MemoryContext old;
+
+	LockBuffer(buffer, BUFFER_LOCK_SHARE);
+	memcpy(page, BufferGetPage(buffer), BLCKSZ);
+	UnlockReleaseBuffer(buffer);
+	if (PageIsNew(page) || P_IGNORE(BTPageGetOpaque(page)))
+		fail_entry(audit, InvalidOffsetNumber, "the page is one of the tree's",
+				   PageIsNew(page) ? "it was never written" : "it is deleted");
+	audit_btree_tids(&audit->tids, audit->index, page, audit->blkno);
+	if (!audit->has_order)
+		return;
+	old = MemoryContextSwitchTo(audit->context);
+	compare_leaf(audit);
+	MemoryContextSwitchTo(old);
+	MemoryContextReset(audit->context);
+}
+
+/* has_builtin_order -- are all keys compared by functions that are built in, and ask no others? */
+static bool
+has_builtin_order(Relation index)
+{
+	for (int i = 0; i < IndexRelationGetNumberOfKeyAttributes(index); i++)
+		if (index_getprocid(index, i + 1, BTORDER_PROC) >= FirstGenbkiObjectId ||
+			get_typtype(index->rd_opcintype[i]) == TYPTYPE_PSEUDO)
+			return false;
+	return true;
+}
+
+/* compare_leaf -- compare each entry of a leaf with the next one, and with the high key. */
+static void
+compare_leaf(NewBtree *audit)
+{
+	Page		page = (Page) audit->image.data;
+	BTPageOpaque opaque = BTPageGetOpaque(page);
+	OffsetNumber maxoff = PageGetMaxOffsetNumber(page);
+
+	if (!P_ISLEAF(opaque))
+		return;
+	for (OffsetNumber off = P_FIRSTDATAKEY(opaque); off <= maxoff; off++)
+	{
+		IndexTuple	tuple = (IndexTuple) PageGetItem(page, PageGetItemId(page, off));
+		BTScanInsert key = _bt_mkscankey(audit->index, tuple);
+
+		/* a truncated attribute of the high key is less than any value */
+		key->backward = true;
+		if (key->scantid != NULL && BTreeTupleIsPosting(tuple))
+			key->scantid = BTreeTupleGetMaxHeapTID(tuple);
+		if (!P_RIGHTMOST(opaque) && _bt_compare(audit->index, key, page, P_HIKEY) > 0)
+			fail_entry(audit, off, "the entry is on its page", "it is behind the page's high key");
+		if (off < maxoff && _bt_compare(audit->index, key, page, OffsetNumberNext(off)) >= 0)
+			fail_entry(audit, off, "entries are in order", "the next one doesn't come behind this one");
+	}
+}
+
+/* sum_rows -- add up the rows of a table. */
+static void
+sum_rows(EntrySums *sums, Relation table, BufferAccessStrategy strategy)
+{
+	BlockNumber nblocks = RelationGetNumberOfBlocks(table);
+
+	progress_phase(PROGRESS_REWRITE_AUDIT, nblocks);
+	for (BlockNumber blkno = 0; blkno < nblocks; blkno++)
+	{
+		Buffer		buffer = ReadBufferExtended(table, MAIN_FORKNUM, blkno, RBM_NORMAL, strategy);
+
+		LockBuffer(buffer, BUFFER_LOCK_SHARE);
+		sum_page(sums, table, buffer);
+		UnlockReleaseBuffer(buffer);
+		progress_blocks_done(blkno + 1);
+		DEBUG_POINT("audit-entries");
+		CHECK_FOR_INTERRUPTS();
+	}
+	sums->is_known = true;
+}
+
+/* sum_page -- add up those of a page. */
+static void
+sum_page(EntrySums *sums, Relation table, Buffer buffer)
+{
+	Page		page = BufferGetPage(buffer);
+	OffsetNumber maxoff = PageIsNew(page) ? 0 : PageGetMaxOffsetNumber(page);
+
+	for (OffsetNumber off = FirstOffsetNumber; off <= maxoff; off++)
+	{
+		ItemPointerData tid;
+		HeapTupleHeader row;
+
+		if (!ItemIdIsNormal(PageGetItemId(page, off)))
+			continue;
+		row = page_check_row_at(table, buffer, page, off);
+		if (!(row->t_infomask & HEAP_XMAX_INVALID) && !HEAP_XMAX_IS_LOCKED_ONLY(row->t_infomask))
+		{
+			sums->deleted++;
+			continue;
+		}
+		ItemPointerSet(&tid, BufferGetBlockNumber(buffer), off);
+		sum_tid(sums, &tid);
+	}
+}
+
+/* sum_tid -- add one up. */
+static inline void
+sum_tid(EntrySums *sums, const ItemPointerData *tid)
+{
+	sums->count++;
+	sums->hashes += murmurhash64((uint64) ItemPointerGetBlockNumberNoCheck(tid) << 16 |
+								 ItemPointerGetOffsetNumberNoCheck(tid));
+}
+
+/* compare_sums -- are the entries those of the rows? */
+static void
+compare_sums(const NewBtree *audit, const EntrySums *entries, const EntrySums *rows)
+{
+	AuditPlace	place = {.rel = audit->index,.blkno = InvalidBlockNumber};
+
+	if (entries->count < rows->count || entries->count > rows->count + rows->deleted ||
+		(rows->deleted == 0 && entries->hashes != rows->hashes))
+		audit_raise(&place, audit->command, audit->state,
+					psprintf("there are " INT64_FORMAT " entries", entries->count),
+					psprintf("there are " INT64_FORMAT " live rows, or others, and " INT64_FORMAT " deleted ones",
+							 rows->count, rows->deleted));
+}
+
+/* fail_entry -- there are two verdicts on an entry, or on the page. */
+static void
+fail_entry(const NewBtree *audit, OffsetNumber off, const char *engine, const char *found)
+{
+	AuditPlace	place = {
+		.rel = audit->index,.page = (Page) audit->image.data,.blkno = audit->blkno,.off = off
+	};
+
+	audit_raise(&place, audit->command, audit->state, engine, found);
+}
