@@ -73,8 +73,11 @@ index_copy_create(IndexCopy *copy, Relation rel, Oid index)
 	Assert(CheckRelationLockedByMe(rel, ShareUpdateExclusiveLock, true));
 	Assert(OidIsValid(index));
 
-	/* sessions that rename or move an index have no lock on the table */
-	if (!ConditionalLockRelationOid(index, ShareUpdateExclusiveLock))
+	/*
+	 * Sessions that rename or move an index have no lock on the table; one that
+	 * commits lets go of the table's lock a moment before the index's.
+	 */
+	if (!others_lock_soon(index, ShareUpdateExclusiveLock))
 		return false;
 	if (!SearchSysCacheExists1(RELOID, ObjectIdGetDatum(index)) || !get_index_isvalid(index))
 		return false;
