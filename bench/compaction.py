@@ -5,8 +5,7 @@ change all the time; in one each evening deletes what is older than a day; one i
 the second all rows are changed at once on the fifth. The rows need the space that they took when the tables were new.
 
 Time is compressed: compaction visits the database more often by the same factor, is on by night as by its window, and what it remembers
-becomes older as days go by. pg_repack and pg_squeeze, built from their sources, do all tables each night; a contender that is not named is
-left out. `make bench-compaction COMPACTION_ARGS="--minutes 9"` takes twenty minutes. What there is when it is ended early is written, too.
+becomes older as days go by. `make bench-compaction COMPACTION_ARGS="--minutes 9"` takes twenty minutes. What there is when it is ended early is written, too.
 
 With `--looking 20 500` it measures something else: the CPU time of compaction where it finds nothing to do, in 20 databases of 500 tables
 each. `make bench-compaction COMPACTION_ARGS="--looking 20 500"` takes four minutes.
@@ -17,12 +16,10 @@ import itertools
 import math
 import os
 import statistics
-import subprocess
 import threading
 import time
 from contextlib import contextmanager, nullcontext
 from dataclasses import asdict, dataclass, field
-from functools import partial
 from pathlib import Path
 
 from rich.console import Console
@@ -33,8 +30,6 @@ from circumstances import RESULTS, add_common_arguments, begin, run_main, save_r
 from cyclone_lab import build, checks
 from cyclone_lab.background import wait_until
 from cyclone_lab.cluster import Cluster
-from cyclone_lab.postgres import program_env, program_path
-from online import build_extension
 
 DAYS, NIGHT, LOOKS = 7, 1 / 3, 100  # looks at sizes a day
 MB = 1 << 20
@@ -96,8 +91,6 @@ def main() -> None:
     parser.add_argument("--day", type=float, default=200, help="transactions a second by day (default: %(default)s)")
     parser.add_argument("--night", type=float, default=40, help="by night (default: %(default)s)")
     parser.add_argument("--looking", type=int, nargs=2, metavar=("DATABASES", "TABLES"), help="measure what it costs that nothing is due instead")
-    parser.add_argument("--pg-repack", type=Path, help="a folder with pg_repack's sources")
-    parser.add_argument("--pg-squeeze", type=Path, help="a folder with pg_squeeze's sources")
     add_common_arguments(parser, RESULTS / "compaction")
     options = parser.parse_args()
     if options.looking:
@@ -108,14 +101,6 @@ def main() -> None:
     hour_ms = options.minutes * 60_000 / (DAYS * 24)
     config = {**CONFIG, "cyclone.debug_compaction_visit": max(100, round(hour_ms / 60)), "cyclone.debug_compaction_hour": round(hour_ms)}
     nights = {"autovacuum alone": None, "compaction": _compaction}
-    for name, source, night in (("pg_repack", options.pg_repack, _pg_repack), ("pg_squeeze", options.pg_squeeze, _pg_squeeze)):
-        if source:
-            build_extension(prefix, source.resolve())
-            nights[name] = night
-        else:
-            print(f"{name} is left out: name its sources by --{name.replace('_', '-')}")
-    if options.pg_squeeze:
-        config |= {"shared_preload_libraries": "pg_cyclone, pg_squeeze", "wal_level": "logical", "output_plugin_libraries": "pg_squeeze"}
     console, _, config, circumstances = begin(options, config, prefix)
     circumstances |= {"minutes a week": options.minutes, "rows": options.rows}
     runs = {}
@@ -124,7 +109,7 @@ def main() -> None:
             cluster.start()
             runs[name] = Run()
             try:
-                _week(cluster, options, night, [name] if name.startswith("pg_") else [], runs[name])
+                _week(cluster, options, night, runs[name])
             finally:  # what there is when it is interrupted is worth having, too
                 runs[name].lock_wait_ms = longest_lock_wait_ms(cluster.log)
                 _report(console, options.results, circumstances, runs)
@@ -163,11 +148,10 @@ def _cpu_seconds(postmaster: int, launcher: int) -> float:
     return sum(map(int, ended)) / os.sysconf("SC_CLK_TCK") + int(Path(f"/proc/{launcher}/schedstat").read_text().split()[0]) / 1e9
 
 
-def _week(cluster: Cluster, options, night, extensions: list[str], run: Run) -> None:
+def _week(cluster: Cluster, options, night, run: Run) -> None:
     """Let a week go by, and note the results as they come; `night(cluster)` is a context for each night, if any."""
     conn = cluster.connect()
-    for extension in ("pg_cyclone", *extensions):
-        conn.execute(f"CREATE EXTENSION {extension}")
+    conn.execute("CREATE EXTENSION pg_cyclone")
     checks.create_extensions(conn)
     for table in TABLES:
         conn.execute(f"CREATE TABLE {table} (id bigserial PRIMARY KEY, key int, at timestamptz DEFAULT now(), note text)")
@@ -256,15 +240,6 @@ def _set(cluster: Cluster, statement: str) -> None:
     with cluster.connect() as conn:
         conn.execute(statement)
         conn.execute("SELECT pg_reload_conf()")
-
-
-def _pg_repack(cluster: Cluster):
-    command = [program_path(cluster.prefix, "pg_repack"), *(f"--table={table}" for table in TABLES), "--no-superuser-check", "postgres"]
-    return in_thread(partial(subprocess.run, command, env=program_env(cluster.prefix, **cluster.client_env()), capture_output=True, check=True))
-
-
-def _pg_squeeze(cluster: Cluster):
-    return in_thread(lambda: [cluster.sql(f"SELECT squeeze.squeeze_table('public', '{table}')") for table in TABLES])
 
 
 def _report(console: Console, folder: Path, circumstances: dict, runs: dict[str, Run]) -> None:

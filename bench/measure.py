@@ -129,7 +129,6 @@ class Run:
     device: DeviceUse | None = None  # if the table is on the device
     kernel: KernelUse | None = None  # if its pages come through the page cache
     cached_before: int = 0  # bytes of the table in the page cache
-    longest_wait: float | None = None  # seconds that a reader of the table waited for its lock; None if none was there
     left_dirty_seconds: float = 0.0  # in which the system wrote back afterwards what was still to be written
 
     @property
@@ -348,9 +347,6 @@ def _warm_up(cluster: Cluster, scenario: Scenario) -> None:
     """
     if not cluster.running:
         cluster.start()
-    with cluster.connect() as conn:
-        for statement in scenario.prepare:
-            conn.execute(statement)
     cluster.warm_up(TABLE, wal=scenario.logged, pages=not scenario.is_cold)
     os.sync()  # or the copy is written back while the clock runs
 
@@ -362,7 +358,6 @@ def _timed_vacuum(cluster: Cluster, scenario: Scenario, contender: Contender, nu
     with (
         cluster.connect() as conn,
         PhaseSampler(cluster, conn.info.backend_pid, full=scenario.full) as sampler,
-        Reader(cluster) if scenario.full else nullcontext() as reader,
     ):
         conn.add_notice_handler(lambda notice: messages.append(f"{notice.message_primary}\n{notice.message_detail or ''}"))
         for setting in contender.settings:
@@ -374,13 +369,10 @@ def _timed_vacuum(cluster: Cluster, scenario: Scenario, contender: Contender, nu
         files = table_files(cluster, conn, TABLE) if scenario.page_cache_dropped else []
         kernel_before = kernel_use(cluster, files) if files else None
         sampler.start()
-        if reader:
-            reader.start()
         start = time.perf_counter()
         conn.execute(statement)
         seconds = time.perf_counter() - start
         sampled = sampler.stop()
-        longest_wait = reader.stop() if reader else None
         kernel = kernel_use(cluster, files) - kernel_before if files else None
         start = time.perf_counter()
         if files:
@@ -398,7 +390,7 @@ def _timed_vacuum(cluster: Cluster, scenario: Scenario, contender: Contender, nu
         [(bytes_after,)] = conn.execute(f"SELECT pg_total_relation_size('{TABLE}')")
     phases = sampled if contender.is_core else parse_phases(messages)
     return Run(contender, number, seconds, phases, parse_launched(messages), parse_store(messages), state, bytes_after,
-               messages, device, kernel, kernel_before.cached if files else 0, longest_wait, left_dirty_seconds)  # fmt: skip
+               messages, device, kernel, kernel_before.cached if files else 0, left_dirty_seconds)  # fmt: skip
 
 
 def _device_use(conn: psycopg.Connection) -> DeviceUse:
@@ -474,49 +466,6 @@ class PhaseSampler:
     def _take(self) -> None:
         row = self._connection.execute(self._query, prepare=True).fetchone()
         self._samples.append((time.perf_counter(), self._phases[row[0]] if row else None))
-
-
-class Reader:
-    """A session that opens the table every SAMPLE_SECONDS, but reads no row of it; knows how long that took at most.
-
-    Each contender has one, so that it disturbs all alike: it waits for most of the time.
-    """
-
-    def __init__(self, cluster: Cluster):
-        """Connect; to be used as a context manager."""
-        self._connection = cluster.connect()
-        self._longest = 0.0
-        self._end = threading.Event()
-        self._thread = threading.Thread(target=self._read, daemon=True)
-
-    def __enter__(self) -> "Reader":
-        return self
-
-    def __exit__(self, *_exception) -> None:
-        self._end.set()
-        if self._thread.is_alive():
-            self._connection.cancel()
-            self._thread.join()
-        self._connection.close()
-
-    def start(self) -> None:
-        """Begin to read."""
-        self._thread.start()
-
-    def stop(self) -> float:
-        """End reading; return the longest wait in seconds."""
-        self._end.set()
-        self._thread.join()
-        return self._longest
-
-    def _read(self) -> None:
-        while not self._end.wait(SAMPLE_SECONDS):
-            start = time.perf_counter()
-            try:
-                self._connection.execute(f"SELECT FROM {TABLE} LIMIT 0")
-            except psycopg.Error:  # canceled, or the server goes down, and the VACUUM with it
-                return
-            self._longest = max(self._longest, time.perf_counter() - start)
 
 
 def parse_phases(messages: list[str]) -> dict[str, float]:

@@ -17,7 +17,7 @@ def print_result(console: Console, result: Result) -> None:
     """Print times and ratios of one scenario, and whatever stands against trusting them."""
     console.print()
     console.print(scenario_grid(result).to_rich(f"{result.scenario.name}: {result.scenario.about}\n{_sizes(result)}; seconds"))
-    for line in (*amdahl_lines(result), *device_lines(result), *noise_lines(result), *objections(result)):
+    for line in (*device_lines(result), *noise_lines(result), *objections(result)):
         console.print(line, highlight=False)
 
 
@@ -36,8 +36,7 @@ def scenario_grid(result: Result) -> Grid:
     """Return times, ratios and phases of one scenario, a row each contender."""
     baselines = dict.fromkeys((result.core_alone(), result.best_core()))
     known = [phase for phase in PHASES if any(phase in run.phases for run in result.runs)]
-    waits = ["longest wait"] if result.scenario.full else []
-    header = ["VACUUM", "median", "min–max", *(f"× {core.name}" for core in baselines), *waits, *known, "serial share", "MB after"]
+    header = ["VACUUM", "median", "min–max", *(f"× {core.name}" for core in baselines), *known, "serial share", "MB after"]
     rows = []
     for contender in result.contenders():
         seconds = [run.seconds for run in result.runs_of(contender)]
@@ -49,7 +48,6 @@ def scenario_grid(result: Result) -> Grid:
                 f"{median(seconds):.3f}",
                 f"{min(seconds):.3f}–{max(seconds):.3f}",
                 *(_ratio_text(result.ratio(contender, core)) for core in baselines),
-                *(f"{max(run.longest_wait for run in result.runs_of(contender)):.3f}" for _ in waits),
                 *(f"{phases[phase]:.3f}" if phase in phases else "" for phase in known),
                 "" if share is None else f"{share:.1%}",
                 f"{result.runs_of(contender)[0].bytes_after / MEBIBYTE:,.1f}",
@@ -109,20 +107,6 @@ def serial_share(result: Result, contender: Contender) -> float | None:
     """
     shares = [run.serial_share for run in result.runs_of(contender)]
     return None if contender.is_core or None in shares else median(shares)
-
-
-def amdahl_lines(result: Result) -> list[str]:
-    """Return, for each count of workers, the serial fraction that Amdahl's law finds in its gain over one process."""
-    ours = {contender.workers: contender for contender in result.contenders() if contender.is_usual}
-    if 0 not in ours:
-        return []
-    alone = result.median_seconds(ours[0])
-    lines = []
-    for workers in filter(None, ours):
-        processes = workers + 1
-        fraction = (processes * result.median_seconds(ours[workers]) / alone - 1) / (processes - 1)
-        lines.append(f"{processes} processes against one: serial fraction {fraction:.1%} by Amdahl's law")
-    return lines
 
 
 def device_lines(result: Result) -> list[str]:

@@ -13,7 +13,6 @@ GROUPS = {
     "cold": "A table on the device, past the page cache (debug_io_direct = data)",
     "full": "VACUUM FULL",
     "large": "A table larger than memory",
-    "failsafe": "A table so old that the wraparound failsafe is on from the start",
 }
 
 _VACUUM = f"VACUUM (VERBOSE, PARALLEL %(workers)s) {TABLE}"
@@ -39,7 +38,6 @@ _LOAD_WORDS = f"""
 """
 _FULL = f"VACUUM (FULL, VERBOSE, PARALLEL %(workers)s) {TABLE}"
 _CLEAN = f"VACUUM (FREEZE off, ANALYZE) {TABLE}"
-_DELETE_NINE_TENTHS = f"DELETE FROM {TABLE} WHERE id <= %(rows)s * 0.9"
 _DELETE_A_TENTH = f"DELETE FROM {TABLE} WHERE id %% 10 = 0"
 _DELETE_A_TWENTIETH = f"DELETE FROM {TABLE} WHERE id %% 20 = 0"
 _DELETE_A_FIFTH_HERE_AND_THERE = f"DELETE FROM {TABLE} WHERE random() < 0.2"
@@ -109,13 +107,6 @@ _CREATE_COMPRESSED = f"""
     SELECT random() * 100000, repeat('some TEXT' || random() * 100, (100 + random() * 900)::int)
     FROM generate_series(1, %(rows)s)
 """
-_CREATE_WIDE = f"""
-    CREATE TABLE {TABLE} (id int PRIMARY KEY, v bytea STORAGE EXTERNAL) WITH (autovacuum_enabled = off);
-    INSERT INTO {TABLE}
-    SELECT i, (SELECT decode(string_agg(md5(i || '/' || j), ''), 'hex') FROM generate_series(1, 1250) j)
-    FROM generate_series(1, %(rows)s) i
-"""
-
 
 @dataclass(frozen=True)
 class Scenario:
@@ -132,7 +123,6 @@ class Scenario:
     logged: bool = True
     repeatable: bool = False  # VACUUM leaves the table as it found it, so that all runs can share one copy
     settings: dict = field(default_factory=dict)  # of the server that is timed
-    prepare: tuple[str, ...] = ()  # statements that it gets before
     page_cache_dropped: bool = False  # the table's files are not in the page cache when VACUUM begins
 
     @property
@@ -183,43 +173,10 @@ def _five_cases() -> list[Scenario]:
     ]  # fmt: skip
 
 
-# The least age at which the failsafe can come on, and who makes a table older than that.
-_FAILSAFE_SETTINGS = {"autovacuum_freeze_max_age": 100_000, "vacuum_failsafe_age": 0}
-_GROW_OLD = (
-    "CREATE PROCEDURE burn(n int) LANGUAGE plpgsql AS"
-    " $$BEGIN FOR i IN 1..n LOOP PERFORM pg_current_xact_id(); COMMIT; END LOOP; END$$",
-    "SET synchronous_commit = off",
-    "CALL burn(94000)",
-)
-
-
 def _kind(name: str, about: str, load: str, index: str) -> Scenario:
     """Return the scenario of a kind of index, every fifth row of whose table is deleted, here and there."""
     setup = ("SELECT setseed(0.5)", load, f"CREATE INDEX ON {TABLE} {index}", _CLEAN, _DELETE_A_FIFTH_HERE_AND_THERE)
     return Scenario(name=f"kind-{name}", group="kinds", about=about, rows=5_000_000, setup=setup, indexes=1)
-
-
-def _failsafe(*, logged: bool) -> Scenario:
-    """Return the scenario of an emergency: all that is done is to scan and freeze the heap."""
-    return Scenario(
-        name="failsafe" + ("-logged" if logged else ""),
-        group="failsafe",
-        about=f"one index, every tenth row deleted, nothing frozen{', logged' if logged else ''}",
-        rows=20_000_000,
-        setup=(
-            _CREATE_CASE.format(table=TABLE, type="int", rows=_INTEGERS),
-            f"CREATE INDEX ON {TABLE} (c)",
-            f"DELETE FROM {TABLE} WHERE c %% 10 = 0",
-            *_GROW_OLD,
-        ),
-        # the update of the database's statistics would call the autovacuum launcher
-        vacuum=f"VACUUM (VERBOSE, SKIP_DATABASE_STATS, PARALLEL %(workers)s) {TABLE}",
-        indexes=1,
-        logged=logged,
-        settings=_FAILSAFE_SETTINGS,
-        # not before: a server that starts with an older table lets autovacuum have it
-        prepare=("SET synchronous_commit = off", "CALL burn(12000)"),
-    )
 
 
 def _cold(name: str, about: str, indexes: tuple[str, ...], delete: tuple[str, ...], vacuum: str) -> Scenario:
@@ -232,8 +189,6 @@ SCENARIOS = {
     scenario.name: scenario
     for scenario in (
         *_five_cases(),
-        _failsafe(logged=False),
-        _failsafe(logged=True),
         Scenario(
             name="heap-deleted",
             group="heap",
@@ -256,14 +211,6 @@ SCENARIOS = {
             about="primary key, every tenth row deleted",
             rows=20_000_000,
             setup=(_LOAD, _PRIMARY_KEY, _CLEAN, _DELETE_A_TENTH),
-            indexes=1,
-        ),
-        Scenario(
-            name="one-emptied",
-            group="indexes",
-            about="primary key, the first nine tenths deleted, so that as many of its pages are",
-            rows=20_000_000,
-            setup=(_LOAD, _PRIMARY_KEY, _CLEAN, _DELETE_NINE_TENTHS),
             indexes=1,
         ),
         Scenario(
@@ -333,16 +280,6 @@ SCENARIOS = {
             vacuum=_FULL,
             full=True,
             indexes=8,
-        ),
-        Scenario(
-            name="full-wide",
-            group="full",
-            about="values of 20 kB, not compressed, every other row deleted",
-            rows=50_000,
-            setup=(_CREATE_WIDE, f"DELETE FROM {TABLE} WHERE id %% 2 = 0"),
-            vacuum=_FULL,
-            full=True,
-            indexes=1,
         ),
     )
 }
