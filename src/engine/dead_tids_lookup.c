@@ -19,7 +19,7 @@
 
 #include "engine/dead_tids.h"
 #include "engine/dead_tids_private.h"
-#include "engine/prefetch.h"
+#include "machine/prefetch.h"
 
 /* How many look-ups are done side by side */
 #define MATCH_BATCH			32

@@ -28,7 +28,7 @@
 #include "engine/block_list.h"
 #include "engine/dead_tids.h"
 #include "engine/ring_pages.h"
-#include "file_cache.h"
+#include "machine/file_cache.h"
 #include "pace/pace.h"
 #include "report/result.h"
 #include "team/ranges.h"

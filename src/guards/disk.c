@@ -26,8 +26,8 @@
 #include "clock.h"
 #include "compat.h"
 #include "debug_point.h"
-#include "disk_free.h"
 #include "guards/guards_state.h"
+#include "machine/disk_free.h"
 #include "report/pretty_bytes.h"
 
 /* The longest and the shortest time between two looks */

@@ -14,12 +14,12 @@
 
 #include "access/nbtree.h"
 
-#include "cache_line.h"
 #include "compat.h"
 #include "index_build/btree_build_private.h"
 #include "index_build/btree_level.h"
 #include "index_build/entry_sort.h"
 #include "index_build/key_code.h"
+#include "machine/prefetch.h"
 
 /* The tuple of the entry this far ahead is prefetched: tuples lie in the order of the rows */
 #define ENTRIES_AHEAD		12

@@ -21,8 +21,8 @@
 
 #include "engine/state.h"
 #include "engine/table_vacuum.h"
-#include "file_cache.h"
 #include "inplace/subscription.h"
+#include "machine/file_cache.h"
 #include "pace/pace.h"
 
 /* Why rows of the tail stayed where they are, in one pass */

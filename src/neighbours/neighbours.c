@@ -30,7 +30,7 @@
 #include "clock.h"
 #include "compat.h"
 #include "debug_point.h"
-#include "machine.h"
+#include "machine/machine.h"
 #include "neighbours/neighbours.h"
 #include "own_wait_event.h"
 

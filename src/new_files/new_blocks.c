@@ -36,9 +36,9 @@
 
 #include "compat.h"
 #include "debug_point.h"
-#include "pace/pace.h"
-#include "wal_writer.h"
+#include "machine/wal_writer.h"
 #include "new_files/new_blocks.h"
+#include "pace/pace.h"
 
 #define LOCK_NAME		"CycloneExtend"
 

@@ -35,8 +35,8 @@
 #include "utils/rel.h"
 
 #include "compat.h"
-#include "disk_free.h"
 #include "guards/guards.h"
+#include "machine/disk_free.h"
 #include "relation_size.h"
 #include "report/pretty_bytes.h"
 #include "rewrite/disk_space.h"

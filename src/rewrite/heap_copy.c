@@ -27,7 +27,7 @@
 
 #include "compat.h"
 #include "debug_point.h"
-#include "engine/prefetch.h"
+#include "machine/prefetch.h"
 #include "report/progress.h"
 #include "rewrite/rewrite.h"
 #include "rewrite/tuple_fate.h"

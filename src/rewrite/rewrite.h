@@ -17,7 +17,7 @@
 #include "storage/bufpage.h"
 #include "utils/rel.h"
 
-#include "file_cache.h"
+#include "machine/file_cache.h"
 #include "pace/pace.h"
 #include "rewrite/new_pages.h"
 #include "rewrite/tuple_fate.h"

@@ -94,7 +94,7 @@ fails(int call)
 	return (control->failing & 1 << call) != 0;
 }
 
-/* Of these only those of a stripe (src/file_cache.c); not by dlsym, which may call mmap itself. */
+/* Of these only those of a stripe (src/machine/file_cache.c); not by dlsym, which may call mmap itself. */
 void *
 mmap(void *start, size_t length, int protection, int flags, int fd, off_t offset)
 {

@@ -12,7 +12,7 @@
  */
 #include "postgres.h"
 
-#include "disk_free.c"
+#include "machine/disk_free.c"
 #include "guards/lag.c"
 #include "guards/lag_law.c"
 #include "unit.h"

@@ -13,7 +13,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "machine.c"
+#include "machine/machine.c"
 #include "unit.h"
 
 

@@ -23,18 +23,18 @@
 #include "storage/freespace.h"
 #include "storage/read_stream.h"
 
+#include "audit/audit.h"
 #include "compat.h"
 #include "debug_point.h"
-#include "audit/audit.h"
 #include "engine/heap/heap_page.h"
 #include "engine/heap/skip_policy.h"
 #include "engine/phases.h"
-#include "engine/prefetch.h"
 #include "engine/server_rules.h"
 #include "guards/guards.h"
+#include "machine/prefetch.h"
+#include "machine/wal_writer.h"
 #include "pace/pace.h"
 #include "report/progress.h"
-#include "wal_writer.h"
 
 /* The server's rules */
 #define FSM_VACUUM_BLOCKS \

@@ -23,16 +23,16 @@
 #include "storage/freespace.h"
 #include "storage/read_stream.h"
 
+#include "audit/audit.h"
 #include "compat.h"
 #include "debug_point.h"
-#include "audit/audit.h"
 #include "engine/heap/heap_page.h"
 #include "engine/heap/page_check.h"
 #include "engine/phases.h"
 #include "guards/guards.h"
+#include "machine/wal_writer.h"
 #include "pace/pace.h"
 #include "report/progress.h"
-#include "wal_writer.h"
 
 /*
  * The blocks that a page of the visibility map stands for are a lane, or nearly

@@ -26,8 +26,8 @@
 #include "engine/index/index_kind.h"
 #include "engine/index/link_walk.h"
 #include "guards/guards.h"
+#include "machine/wal_writer.h"
 #include "pace/pace.h"
-#include "wal_writer.h"
 
 static void delete_btree_page(TableVacuum *vacuum, BTVacState *state,
 							  BlockNumber blkno);

@@ -27,14 +27,14 @@
 #include "storage/lmgr.h"
 #include "utils/memutils.h"
 
+#include "audit/audit.h"
 #include "compat.h"
 #include "debug_point.h"
-#include "audit/audit.h"
 #include "engine/index/btree_delete.h"
 #include "engine/index/index_kind.h"
+#include "machine/wal_writer.h"
 #include "own_wait_event.h"
 #include "pace/pace.h"
-#include "wal_writer.h"
 
 /* With this number of duties due, the stream is interrupted to do them. */
 #define MAX_DUTIES			DEBUG_LIMIT(max_duties, 1024)

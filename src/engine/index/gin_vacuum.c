@@ -28,12 +28,12 @@
 #include "engine/index/gin_vacuum.h"
 #include "engine/index/index_kind.h"
 #include "engine/index/link_walk.h"
+#include "machine/wal_writer.h"
 #include "own_wait_event.h"
 #include "pace/pace.h"
 #include "relation_size.h"
 #include "report/progress.h"
 #include "team/team.h"
-#include "wal_writer.h"
 
 /* Into how many stretches the entry tree is cut at most */
 #define MAX_STRETCHES		512

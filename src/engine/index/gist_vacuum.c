@@ -29,13 +29,14 @@
 #include "storage/lmgr.h"
 #include "storage/shmem.h"
 
+#include "audit/audit.h"
 #include "compat.h"
 #include "debug_point.h"
 #include "engine/index/index_kind.h"
 #include "engine/phases.h"
 #include "guards/guards.h"
+#include "machine/wal_writer.h"
 #include "pace/pace.h"
-#include "wal_writer.h"
 #include "relation_size.h"
 
 /* A leaf page that a process has visited as a duty */

@@ -29,15 +29,16 @@
 #include "storage/read_stream.h"
 #include "utils/rel.h"
 
+#include "audit/audit.h"
 #include "compat.h"
 #include "debug_point.h"
 #include "engine/index/index_kind.h"
 #include "engine/index/link_walk.h"
-#include "engine/prefetch.h"
 #include "guards/guards.h"
+#include "machine/prefetch.h"
+#include "machine/wal_writer.h"
 #include "pace/pace.h"
 #include "report/progress.h"
-#include "wal_writer.h"
 
 /* Buckets are claimed in ranges of at most this many. */
 #define RANGE_BUCKETS		512

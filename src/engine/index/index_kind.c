@@ -30,13 +30,13 @@
 #include "compat.h"
 #include "engine/index/index_kind.h"
 #include "engine/page_items.h"
-#include "engine/prefetch.h"
 #include "guards/guards.h"
+#include "machine/prefetch.h"
+#include "machine/wal_writer.h"
 #include "own_wait_event.h"
 #include "pace/pace.h"
 #include "report/progress.h"
 #include "team/team.h"
-#include "wal_writer.h"
 
 /* Blocks are claimed in ranges of at most this many (4 MB). */
 #define RANGE_BLOCKS		512

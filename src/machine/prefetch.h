@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * prefetch.h
- *	  Asking the processor for pages before they are needed.
+ *	  Asking the processor for memory before it is needed.
  *
  * A vacuum looks at each byte of memory once, so much of its time is spent
  * waiting for memory.  (Not to be confused with reading ahead from disk, which
@@ -16,7 +16,14 @@
 
 #include "storage/bufmgr.h"
 
-#include "cache_line.h"
+#if defined(__GNUC__) || defined(__clang__)
+#define PREFETCH(address)	__builtin_prefetch(address)
+#else
+#define PREFETCH(address)	((void) (address))
+#endif
+
+/* As long as the cache lines of most processors */
+#define CACHE_LINE_BYTES	64
 
 /*
  * prefetch_page -- a pinned page will be read whole soon; Invalid is none.

@@ -28,7 +28,6 @@
 
 #include "commands/vacuum.h"
 #include "common/relpath.h"
-#include "executor/instrument.h"
 #include "miscadmin.h"
 #include "port/atomics.h"
 #include "port/pg_bitutils.h"
@@ -36,10 +35,10 @@
 #include "storage/relfilelocator.h"
 
 #include "compat.h"
-#include "file_cache.h"
-#include "machine.h"
+#include "machine/file_cache.h"
+#include "machine/machine.h"
+#include "machine/trial.h"
 #include "settings.h"
-#include "trial.h"
 
 #if defined(__linux__) && defined(HAVE_SYNC_FILE_RANGE) && defined(POSIX_FADV_DONTNEED)
 #define SYSTEM_CAN
@@ -79,8 +78,11 @@
 #define STRIPES_AT_ONCE		4
 #define STRIPES_AT_END		64
 
-/* After so many stripes that this process has read, and that are not in the page cache, it looks at no more. */
-#define MAX_IN_VAIN			16
+/*
+ * Of how many stripes (1 GB) a process remembers that it has passed them; then it drops the
+ * oldest ones early, of which what is still in its ring stays.
+ */
+#define MAX_PASSED			512
 
 /* Presence is noted of this much (64 kB), a bit each; it is there if any of it is. */
 #define UNIT_BYTES			(STRIPE_BYTES / 32)
@@ -90,7 +92,6 @@ typedef struct Stripe
 	RelFileLocator file;
 	BlockNumber start;
 	uint64		passed_at;		/* blocks_asked of FileCache, then */
-	bool		was_read;		/* not all of it was in shared buffers */
 	uint32		absent;			/* units that were not there before */
 } Stripe;
 
@@ -103,31 +104,19 @@ struct FileCacheMap
 	pg_atomic_uint64 stripes[FLEXIBLE_ARRAY_MEMBER];
 };
 
-/* Some of them, in an array that grows, from first on */
-typedef struct Stripes
-{
-	Stripe	   *array;
-	int			size;
-	int			first;
-	int			count;
-} Stripes;
-
 struct FileCache
 {
 	uint64		blocks_asked;	/* for, so far */
 	uint64		ring_blocks;
 	int			error;			/* errno of a call that failed, or 0 */
 	const char *failed_call;
-	MemoryContext context;
 
-	Oid			seen_in;		/* tablespace where pages that were read are
-								 * in the page cache */
-	int			in_vain;		/* stripes that were not there, in a row */
 	Stripe		stripe;			/* that is read now */
 	bool		has_stripe;
-	int64		read_before;	/* blocks by this process, when it began */
 
-	Stripes		passed;			/* in that order */
+	Stripe		passed[MAX_PASSED]; /* in that order, from first on, in a ring */
+	int			first;
+	int			count;
 	int			nwritten;		/* the first few of them are being written */
 };
 
@@ -150,13 +139,12 @@ static void stripe_begin(FileCache *cache, Relation rel, FileCacheMap *map,
 static void stripe_change(FileCache *cache, const Stripe *stripe);
 static bool stripe_is(const Stripe *stripe, RelFileLocator file, BlockNumber start);
 static void stripe_leave(FileCache *cache);
-static void stripes_append(FileCache *cache, Stripes *stripes, const Stripe *stripe);
+static Stripe *stripe_passed(FileCache *cache, int number);
 static void stripes_work_off(FileCache *cache, bool all);
 static void stripe_write_back(FileCache *cache, Segment *segment, const Stripe *stripe);
 static void stripe_drop(FileCache *cache, Segment *segment, const Stripe *stripe);
 static void stripe_note_absent(FileCache *cache, Segment *segment, Relation rel, FileCacheMap *map,
 							   BlockNumber number);
-static bool stripe_is_in_page_cache(FileCache *cache, Segment *segment, const Stripe *stripe);
 static uint32 stripe_absent(FileCache *cache, Segment *segment, const Stripe *stripe);
 static bool segment_open(Segment *segment, const Stripe *stripe);
 static void segment_close(Segment *segment);
@@ -235,7 +223,6 @@ file_cache_begin(int ring_nbuffers)
 	Assert(ring_nbuffers >= 0);
 
 	cache->ring_blocks = ring_nbuffers;
-	cache->context = CurrentMemoryContext;
 	return cache;
 }
 
@@ -272,7 +259,7 @@ file_cache_end(FileCache *cache)
 		return;
 	if (cache->has_stripe)
 		stripe_leave(cache);
-	while (cache->error == 0 && !VacuumFailsafeActive && cache->passed.count > 0)
+	while (cache->error == 0 && !VacuumFailsafeActive && cache->count > 0)
 	{
 		stripes_work_off(cache, true);
 		CHECK_FOR_INTERRUPTS();
@@ -281,8 +268,6 @@ file_cache_end(FileCache *cache)
 		ereport(DEBUG1,
 				(errmsg_internal("the page cache is not left as it was found: %s failed: %s",
 								 cache->failed_call, strerror(cache->error))));
-	if (cache->passed.array != NULL)
-		pfree(cache->passed.array);
 	pfree(cache);
 #endif
 }
@@ -339,7 +324,6 @@ stripe_change(FileCache *cache, const Stripe *stripe)
 	stripes_work_off(cache, false);
 	cache->stripe = *stripe;
 	cache->has_stripe = true;
-	cache->read_before = pgBufferUsage.shared_blks_read;
 }
 
 /* stripe_note_absent -- note which pages of a stripe are there, unless a process has done so. */
@@ -376,62 +360,26 @@ stripe_leave(FileCache *cache)
 	if (cache->error != 0 || stripe->absent == 0)
 		return;
 
-	/*
-	 * a read stream is ahead by some MB, so this is a stripe or two off at
-	 * times
-	 */
-	stripe->was_read = pgBufferUsage.shared_blks_read > cache->read_before;
-	for (int i = cache->passed.count - 1; i >= Max(cache->nwritten, cache->passed.count - LOOK_BACK); i--)
+	for (int i = cache->count - 1; i >= Max(cache->nwritten, cache->count - LOOK_BACK); i--)
 	{
-		Stripe	   *noted = &cache->passed.array[cache->passed.first + i];
+		Stripe	   *noted = stripe_passed(cache, i);
 
 		if (stripe_is(noted, stripe->file, stripe->start))
 		{
 			noted->absent |= stripe->absent;
-			noted->was_read |= stripe->was_read;
 			return;
 		}
 	}
+	Assert(cache->count < MAX_PASSED);
 	stripe->passed_at = cache->blocks_asked;
-	stripes_append(cache, &cache->passed, stripe);
+	*stripe_passed(cache, cache->count++) = *stripe;
 }
 
-/*
- * stripes_append
- *		Add a stripe behind others.  Lack of memory is noted as a failed call and raises no
- *		error, as a descriptor may be open.
- */
-static void
-stripes_append(FileCache *cache, Stripes *stripes, const Stripe *stripe)
+/* stripe_passed -- the place of one of those that were passed, or of the next one. */
+static Stripe *
+stripe_passed(FileCache *cache, int number)
 {
-	Assert(stripes->first >= 0 && stripes->count >= 0);
-	Assert(stripes->first + stripes->count <= stripes->size);
-	if (stripes->first + stripes->count == stripes->size && stripes->first > stripes->size / 2)
-	{
-		memmove(stripes->array, stripes->array + stripes->first, stripes->count * sizeof(Stripe));
-		stripes->first = 0;
-	}
-	else if (stripes->first + stripes->count == stripes->size)
-	{
-		int			size = Max(stripes->size * 2, 64);
-		Stripe	   *array = MemoryContextAllocExtended(cache->context, size * sizeof(Stripe),
-													   MCXT_ALLOC_NO_OOM | MCXT_ALLOC_HUGE);
-
-		if (array == NULL)
-		{
-			file_cache_note_failure(cache, "malloc", ENOMEM);
-			return;
-		}
-		if (stripes->array != NULL)
-		{
-			memcpy(array, stripes->array, stripes->size * sizeof(Stripe));
-			pfree(stripes->array);
-		}
-		stripes->array = array;
-		stripes->size = size;
-	}
-	Assert(stripes->first + stripes->count < stripes->size);
-	stripes->array[stripes->first + stripes->count++] = *stripe;
+	return &cache->passed[(cache->first + number) % MAX_PASSED];
 }
 
 /*
@@ -442,33 +390,33 @@ stripes_append(FileCache *cache, Stripes *stripes, const Stripe *stripe)
 static void
 stripes_work_off(FileCache *cache, bool all)
 {
-	Stripes    *passed = &cache->passed;
+	bool		is_full = cache->count == MAX_PASSED;
 	uint64		write_distance = all ? 0 : cache->ring_blocks + AHEAD_BLOCKS;
 	uint64		drop_distance = all ? 0 : write_distance + WRITING_BLOCKS;
 	const int	most = all ? STRIPES_AT_END : STRIPES_AT_ONCE;
 	Segment		segment = {.fd = -1};
 
-	Assert(cache->nwritten >= 0 && cache->nwritten <= passed->count);
-	for (int i = 0; i < most && cache->error == 0 && cache->nwritten < passed->count; i++)
+	Assert(cache->nwritten >= 0 && cache->nwritten <= cache->count);
+	for (int i = 0; i < most && cache->error == 0 && cache->nwritten < cache->count; i++)
 	{
-		Stripe	   *stripe = &passed->array[passed->first + cache->nwritten];
+		Stripe	   *stripe = stripe_passed(cache, cache->nwritten);
 
-		if (cache->blocks_asked - stripe->passed_at < write_distance)
+		if (!is_full && cache->blocks_asked - stripe->passed_at < write_distance)
 			break;
 		stripe_write_back(cache, &segment, stripe);
 		cache->nwritten++;
 	}
 	for (int i = 0; i < most && cache->error == 0 && cache->nwritten > 0; i++)
 	{
-		Stripe		stripe = passed->array[passed->first];
+		Stripe	   *stripe = stripe_passed(cache, 0);
 
-		if (all ? cache->nwritten < passed->count :
-			cache->blocks_asked - stripe.passed_at < drop_distance)
+		if (all ? cache->nwritten < cache->count :
+			!is_full && cache->blocks_asked - stripe->passed_at < drop_distance)
 			break;
-		passed->first++;
-		passed->count--;
+		stripe_drop(cache, &segment, stripe);
+		cache->first = (cache->first + 1) % MAX_PASSED;
+		cache->count--;
 		cache->nwritten--;
-		stripe_drop(cache, &segment, &stripe);
 	}
 	segment_close(&segment);
 }
@@ -483,23 +431,30 @@ stripe_write_back(FileCache *cache, Segment *segment, const Stripe *stripe)
 		file_cache_note_failure(cache, "sync_file_range", errno);
 }
 
-/* stripe_drop -- drop the units of a stripe that weren't there before; those that aren't clean stay. */
+/*
+ * stripe_drop
+ *		Drop the units of a stripe that are there now, and weren't before; those that aren't
+ *		clean stay.
+ *
+ * Some file systems have a cache of their own, of which mincore knows nothing, but which
+ * might drop what was there before: nothing is there by mincore, so nothing is dropped.
+ */
 static void
 stripe_drop(FileCache *cache, Segment *segment, const Stripe *stripe)
 {
-	const uint64 absent = stripe->absent;
+	const uint64 ours = stripe->absent & ~stripe_absent(cache, segment, stripe);
 	int			end;
 
-	if (!segment_open(segment, stripe) || !stripe_is_in_page_cache(cache, segment, stripe))
+	if (cache->error != 0 || !segment_open(segment, stripe))
 		return;
-	for (int unit = 0; absent >> unit != 0; unit = end)
+	for (int unit = 0; ours >> unit != 0; unit = end)
 	{
 		int			error;
 
 		end = unit + 1;
-		if ((absent >> unit & 1) == 0)
+		if ((ours >> unit & 1) == 0)
 			continue;
-		while (absent >> end & 1)
+		while (ours >> end & 1)
 			end++;
 		error = posix_fadvise(segment->fd, stripe_offset(stripe) + (off_t) unit * UNIT_BYTES,
 							  (off_t) (end - unit) * UNIT_BYTES, POSIX_FADV_DONTNEED);
@@ -509,31 +464,6 @@ stripe_drop(FileCache *cache, Segment *segment, const Stripe *stripe)
 			return;
 		}
 	}
-}
-
-/*
- * stripe_is_in_page_cache
- *		Does reading bring anything there?  Asked until it has once, in this tablespace.
- *
- * Some file systems have a cache of their own, of which mincore knows nothing, but which
- * might drop what was there before.  What was in shared buffers already, or belonged to no
- * read of this process, says nothing.
- */
-static bool
-stripe_is_in_page_cache(FileCache *cache, Segment *segment, const Stripe *stripe)
-{
-	const Oid	tablespace = stripe->file.spcOid;
-
-	if (cache->seen_in != tablespace && (stripe->absent & ~stripe_absent(cache, segment, stripe)) != 0)
-	{
-		cache->seen_in = tablespace;
-		cache->in_vain = 0;
-	}
-	if (cache->seen_in == tablespace)
-		return cache->error == 0;
-	if (stripe->was_read && ++cache->in_vain == MAX_IN_VAIN)
-		file_cache_note_failure(cache, "looking for what was read", ENODATA);
-	return false;
 }
 
 /*

@@ -17,7 +17,7 @@
 
 #include "miscadmin.h"
 
-#include "trial.h"
+#include "machine/trial.h"
 
 /*
  * trial_survived

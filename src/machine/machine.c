@@ -23,7 +23,7 @@
 #include <ctype.h>
 #include <math.h>
 
-#include "machine.h"
+#include "machine/machine.h"
 
 #define MOST_TEXT	8192
 #define GROUPS		"/sys/fs/cgroup"

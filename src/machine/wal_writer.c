@@ -29,8 +29,8 @@
 #include "postmaster/walwriter.h"
 #include "storage/latch.h"
 
+#include "machine/wal_writer.h"
 #include "own_wait_event.h"
-#include "wal_writer.h"
 
 /* Tell it of this much WAL at a time. */
 #define WAL_BYTES_A_CALL	((uint64) 128 * 1024)

@@ -19,8 +19,8 @@
 #include "miscadmin.h"
 
 #include "debug_point.h"
-#include "disk_free.h"
-#include "trial.h"
+#include "machine/disk_free.h"
+#include "machine/trial.h"
 
 /* A share of a large file system stands for no more than this. */
 #define GREATEST_SHARE		((uint64) 10 * 1024 * 1024 * 1024)
