@@ -58,8 +58,6 @@ static bool read_parallel(const DefElem *def, int *nworkers);
 static bool read_ring_size(const DefElem *def, int *ring_size_kb);
 static void read_latency_target(const DefElem *def, VacuumOptions *options);
 static const char *option_string(const DefElem *def);
-static bool options_have(const List *list, const char *name);
-static List *options_without(const List *list, const char *name);
 static bool read_bool(const DefElem *def, bool *value);
 static void set_freeze_ages(VacuumParams *params);
 static const char *hint_for_unknown(const char *name);
@@ -116,13 +114,6 @@ vacuum_options_have_dry_run(const VacuumStmt *stmt, bool *on)
 	return found;
 }
 
-/* vacuum_options_without_dry_run -- see options.h. */
-List *
-vacuum_options_without_dry_run(List *list)
-{
-	return options_without(list, "dry_run");
-}
-
 /* vacuum_options_are_ours -- see options.h. */
 bool
 vacuum_options_are_ours(const VacuumStmt *stmt)
@@ -136,22 +127,8 @@ vacuum_options_are_ours(const VacuumStmt *stmt)
 	return false;
 }
 
-/* vacuum_options_have_full -- see options.h. */
+/* options_have -- see options.h. */
 bool
-vacuum_options_have_full(const VacuumStmt *stmt)
-{
-	return options_have(stmt->options, "full");
-}
-
-/* vacuum_options_have_latency_target -- see options.h. */
-bool
-vacuum_options_have_latency_target(const VacuumStmt *stmt)
-{
-	return stmt->is_vacuumcmd && options_have(stmt->options, "latency_target");
-}
-
-/* options_have -- is there an option of this name in a list? */
-static bool
 options_have(const List *list, const char *name)
 {
 	foreach_node(DefElem, def, list)
@@ -162,8 +139,8 @@ options_have(const List *list, const char *name)
 	return false;
 }
 
-/* options_without -- returns a list of the options of another name. */
-static List *
+/* options_without -- see options.h. */
+List *
 options_without(const List *list, const char *name)
 {
 	List	   *others = NIL;
@@ -180,7 +157,7 @@ options_without(const List *list, const char *name)
 void
 vacuum_options_read_latency_target(const VacuumStmt *stmt, VacuumOptions *options)
 {
-	Assert(vacuum_options_have_latency_target(stmt));
+	Assert(stmt->is_vacuumcmd && options_have(stmt->options, "latency_target"));
 
 	(void) vacuum_options_read(stmt, options);
 	/* that stops at an option that the server refuses */
@@ -429,18 +406,9 @@ says(const DefElem *def, const char *word)
 static bool
 read_index_cleanup(const DefElem *def, VacOptValue *value)
 {
-	const char *word = def->arg ? option_string(def) : "auto";
-	bool		on;
-
-	if (word && pg_strcasecmp(word, "auto") == 0)
-	{
-		*value = VACOPTVALUE_AUTO;
-		return true;
-	}
-	if (!read_bool(def, &on))
-		return false;
-	*value = on ? VACOPTVALUE_ENABLED : VACOPTVALUE_DISABLED;
-
+	if (def->arg != NULL && !says(def, "auto"))
+		return read_truncate(def, value);
+	*value = VACOPTVALUE_AUTO;
 	return true;
 }
 
@@ -666,7 +634,7 @@ bool
 repack_options_read(const RepackStmt *stmt, VacuumOptions *options)
 {
 	VacuumParams *params = &options->params;
-	bool		has_parallel = repack_options_have_parallel(stmt);
+	bool		has_parallel = options_have(stmt->params, "parallel");
 	bool		concurrently = false;
 
 	memset(options, 0, sizeof(*options));
@@ -707,20 +675,6 @@ repack_options_read(const RepackStmt *stmt, VacuumOptions *options)
 	if (params->options & VACOPT_ANALYZE)
 		return stmt->relation != NULL;
 	return stmt->relation == NULL || stmt->relation->va_cols == NIL;
-}
-
-/* repack_options_have_parallel -- see options.h. */
-bool
-repack_options_have_parallel(const RepackStmt *stmt)
-{
-	return options_have(stmt->params, "parallel");
-}
-
-/* repack_options_for_server -- see options.h. */
-List *
-repack_options_for_server(List *list)
-{
-	return options_without(list, "parallel");
 }
 
 /*

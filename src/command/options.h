@@ -46,8 +46,11 @@ extern bool vacuum_options_read(const VacuumStmt *stmt, VacuumOptions *options);
  */
 extern bool vacuum_options_have_dry_run(const VacuumStmt *stmt, bool *on);
 
-/* vacuum_options_without_dry_run -- returns a list of the other options. */
-extern List *vacuum_options_without_dry_run(List *list);
+/* options_have -- is there an option of this name in a list? */
+extern bool options_have(const List *list, const char *name);
+
+/* options_without -- returns a list of the options of another name. */
+extern List *options_without(const List *list, const char *name);
 
 /* vacuum_options_need_engine -- raises an error for an option of ours if the engine is off. */
 extern void vacuum_options_need_engine(const char *option);
@@ -57,12 +60,6 @@ extern void vacuum_options_refuse(const char *option, const char *with);
 
 /* vacuum_options_are_ours -- has a statement FULL with a value that the server doesn't know? */
 extern bool vacuum_options_are_ours(const VacuumStmt *stmt);
-
-/* vacuum_options_have_full -- has a statement the option FULL, with any value? */
-extern bool vacuum_options_have_full(const VacuumStmt *stmt);
-
-/* vacuum_options_have_latency_target -- has a VACUUM the option LATENCY_TARGET? */
-extern bool vacuum_options_have_latency_target(const VacuumStmt *stmt);
 
 /*
  * vacuum_options_read_latency_target
@@ -112,17 +109,5 @@ extern BufferAccessStrategy vacuum_options_make_ring(const VacuumOptions *option
  * value of PARALLEL is wrong, or if the server has to run a statement with PARALLEL.
  */
 extern bool repack_options_read(const RepackStmt *stmt, VacuumOptions *options);
-
-/* repack_options_have_parallel -- has a REPACK the option PARALLEL? */
-extern bool repack_options_have_parallel(const RepackStmt *stmt);
-
-/*
- * repack_options_for_server
- *		Returns a list of the options of a REPACK without PARALLEL.
- *
- * This is for a statement that the server refuses for another reason, or in which
- * PARALLEL has no effect.
- */
-extern List *repack_options_for_server(List *list);
 
 #endif							/* CYCLONE_OPTIONS_H */

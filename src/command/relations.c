@@ -73,9 +73,7 @@ static List *expand_named(List *targets, VacuumRelation *named,
 static bool wants_children(const RangeVar *name, char relkind);
 static List *append_children(List *targets, Oid relid, List *columns,
 							 MemoryContext context);
-static List *whole_database(bits32 options, MemoryContext context);
-static List *append_target(List *targets, RangeVar *name, Oid relid,
-						   List *columns, MemoryContext context);
+static bool is_to_be_vacuumed(Form_pg_class form, bits32 options);
 static int	process_targets(List *targets, const VacuumParams *params,
 							BufferAccessStrategy ring, MemoryContext context);
 static void process_target(VacuumRelation *target, const VacuumParams *params,
@@ -158,7 +156,7 @@ relations_list(List *named, bits32 options, MemoryContext context)
 
 	Assert(IsTransactionState() && context != NULL);
 	if (named == NIL)
-		targets = whole_database(options, context);
+		targets = relations_of_database(is_to_be_vacuumed, options, context);
 	foreach_node(VacuumRelation, one, named)
 		targets = expand_named(targets, one, options, context);
 	return targets;
@@ -189,7 +187,7 @@ expand_named(List *targets, VacuumRelation *named, bits32 options,
 	bool		with_children;
 
 	if (OidIsValid(relid))
-		return append_target(targets, name, relid, named->va_cols, context);
+		return relations_append(targets, name, relid, named->va_cols, context);
 
 	relid = RangeVarGetRelidExtended(name, AccessShareLock,
 									 (options & VACOPT_SKIP_LOCKED) ? RVR_SKIP_LOCKED : 0,
@@ -210,7 +208,7 @@ expand_named(List *targets, VacuumRelation *named, bits32 options,
 
 	/* a user who may not vacuum a parent may own some of its children */
 	if (vacuum_is_permitted_for_relation(relid, form, options))
-		targets = append_target(targets, name, relid, named->va_cols, context);
+		targets = relations_append(targets, name, relid, named->va_cols, context);
 	with_children = wants_children(name, form->relkind);
 	ReleaseSysCache(tuple);
 
@@ -261,20 +259,17 @@ append_children(List *targets, Oid relid, List *columns,
 	foreach_oid(member, family)
 	{
 		if (member != relid)
-			targets = append_target(targets, NULL, member, columns, context);
+			targets = relations_append(targets, NULL, member, columns, context);
 	}
 	list_free(family);
 
 	return targets;
 }
 
-/*
- * whole_database
- *		Lists the tables of the database that the user may vacuum, without names.  Warns
- *		of the others.
- */
-static List *
-whole_database(bits32 options, MemoryContext context)
+/* relations_of_database -- see relations.h. */
+List *
+relations_of_database(bool (*is_wanted) (Form_pg_class form, bits32 options),
+					  bits32 options, MemoryContext context)
 {
 	List	   *targets = NIL;
 	Relation	pgclass = table_open(RelationRelationId, AccessShareLock);
@@ -285,14 +280,8 @@ whole_database(bits32 options, MemoryContext context)
 	{
 		Form_pg_class form = (Form_pg_class) GETSTRUCT(tuple);
 
-		/* partitioned tables are for ANALYZE */
-		if (form->relkind != RELKIND_RELATION &&
-			form->relkind != RELKIND_MATVIEW &&
-			form->relkind != RELKIND_PARTITIONED_TABLE)
-			continue;
-
-		if (vacuum_is_permitted_for_relation(form->oid, form, options))
-			targets = append_target(targets, NULL, form->oid, NIL, context);
+		if (is_wanted(form, options))
+			targets = relations_append(targets, NULL, form->oid, NIL, context);
 	}
 
 	table_endscan(scan);
@@ -302,14 +291,22 @@ whole_database(bits32 options, MemoryContext context)
 }
 
 /*
- * append_target
- *		Appends one target, in context.
- *
- * There is a warning if a target with a name can't be opened.
+ * is_to_be_vacuumed
+ *		Does a VACUUM of the database vacuum a relation, or analyze it, if it is partitioned?
+ *		Warns if the user may not.
  */
-static List *
-append_target(List *targets, RangeVar *name, Oid relid, List *columns,
-			  MemoryContext context)
+static bool
+is_to_be_vacuumed(Form_pg_class form, bits32 options)
+{
+	return (form->relkind == RELKIND_RELATION || form->relkind == RELKIND_MATVIEW ||
+			form->relkind == RELKIND_PARTITIONED_TABLE) &&
+		vacuum_is_permitted_for_relation(form->oid, form, options);
+}
+
+/* relations_append -- see relations.h. */
+List *
+relations_append(List *targets, RangeVar *name, Oid relid, List *columns,
+				 MemoryContext context)
 {
 	MemoryContext old = MemoryContextSwitchTo(context);
 

@@ -10,6 +10,7 @@
 #ifndef CYCLONE_RELATIONS_H
 #define CYCLONE_RELATIONS_H
 
+#include "catalog/pg_class.h"
 #include "commands/vacuum.h"
 #include "nodes/pg_list.h"
 #include "storage/bufmgr.h"
@@ -45,6 +46,23 @@ extern bool relations_are_vacuumed(void);
  *		database if there are none, in context.  Leaves no lock on them.
  */
 extern List *relations_list(List *named, bits32 options, MemoryContext context);
+
+/*
+ * relations_append
+ *		Appends one target, in context.
+ *
+ * There is a warning if a target with a name can't be opened.
+ */
+extern List *relations_append(List *targets, RangeVar *name, Oid relid, List *columns,
+							  MemoryContext context);
+
+/*
+ * relations_of_database
+ *		Lists those relations of the database that are wanted as targets without names, in
+ *		context.  is_wanted warns of those that the user lacks the privilege for.
+ */
+extern List *relations_of_database(bool (*is_wanted) (Form_pg_class form, bits32 options),
+								   bits32 options, MemoryContext context);
 
 /*
  * relations_apply_reloptions

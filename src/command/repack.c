@@ -21,7 +21,6 @@
  */
 #include "postgres.h"
 
-#include "access/heapam.h"
 #include "access/table.h"
 #include "access/tableam.h"
 #include "access/xact.h"
@@ -33,7 +32,6 @@
 #include "storage/lmgr.h"
 #include "utils/acl.h"
 #include "utils/lsyscache.h"
-#include "utils/memutils.h"
 #include "utils/rel.h"
 #include "utils/snapmgr.h"
 
@@ -47,11 +45,9 @@
 static void repack_all(VacuumRelation *named, const VacuumParams *params,
 					   MemoryContext context);
 static Relation open_named(const VacuumRelation *named);
-static List *list_partitions(Oid relid, MemoryContext context);
-static List *list_database(MemoryContext context);
-static bool is_in_list(Form_pg_class form);
+static List *list_partitions(Oid parent, MemoryContext context);
+static bool is_to_be_repacked(Form_pg_class form, bits32 options);
 static bool is_permitted(Oid relid);
-static List *append_oid(List *relids, Oid relid, MemoryContext context);
 static void repack_listed(Oid relid, const VacuumParams *params);
 static void repack_open(Relation rel, const VacuumParams *params, bool is_named);
 static void repack_by_server(Relation rel, const VacuumParams *params, bool is_named);
@@ -89,7 +85,7 @@ repack_relations(VacuumRelation *named, const VacuumParams *params, MemoryContex
 static void
 repack_all(VacuumRelation *named, const VacuumParams *params, MemoryContext context)
 {
-	List	   *relids;
+	List	   *targets;
 
 	if (named != NULL)
 	{
@@ -110,15 +106,15 @@ repack_all(VacuumRelation *named, const VacuumParams *params, MemoryContext cont
 			ereport(ERROR,
 					(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
 					 errmsg("cannot execute %s on multiple tables", "REPACK (ANALYZE)")));
-		relids = list_partitions(relid, context);
+		targets = list_partitions(relid, context);
 		table_close(rel, AccessExclusiveLock);
 	}
 	else
-		relids = list_database(context);
+		targets = relations_of_database(is_to_be_repacked, params->options, context);
 
 	transaction_end();
-	foreach_oid(relid, relids)
-		repack_listed(relid, params);
+	foreach_node(VacuumRelation, target, targets)
+		repack_listed(target->oid, params);
 	StartTransactionCommand();
 }
 
@@ -151,55 +147,32 @@ open_named(const VacuumRelation *named)
 static List *
 list_partitions(Oid parent, MemoryContext context)
 {
-	List	   *relids = NIL;
+	List	   *targets = NIL;
 	List	   *family = find_all_inheritors(parent, NoLock, NULL);
 
 	foreach_oid(relid, family)
 	{
 		if (get_rel_relkind(relid) == RELKIND_RELATION && is_permitted(relid))
-			relids = append_oid(relids, relid, context);
+			targets = relations_append(targets, NULL, relid, NIL, context);
 	}
 	list_free(family);
-	return relids;
+	return targets;
 }
 
 /*
- * list_database
- *		Lists the tables and materialized views of the database, catalogs included,
- *		that the user may repack.
- */
-static List *
-list_database(MemoryContext context)
-{
-	List	   *relids = NIL;
-	Relation	pgclass = table_open(RelationRelationId, AccessShareLock);
-	TableScanDesc scan = table_beginscan_catalog(pgclass, 0, NULL);
-	HeapTuple	tuple;
-
-	while ((tuple = heap_getnext(scan, ForwardScanDirection)) != NULL)
-	{
-		Form_pg_class form = (Form_pg_class) GETSTRUCT(tuple);
-
-		if (is_in_list(form) && is_permitted(form->oid))
-			relids = append_oid(relids, form->oid, context);
-	}
-
-	table_endscan(scan);
-	table_close(pgclass, AccessShareLock);
-	return relids;
-}
-
-/*
- * is_in_list
- *		Is a relation of a kind that a REPACK of the database repacks?
+ * is_to_be_repacked
+ *		Does a REPACK of the database, catalogs included, repack a relation, which the user
+ *		may repack?
  */
 static bool
-is_in_list(Form_pg_class form)
+is_to_be_repacked(Form_pg_class form, bits32 options)
 {
 	if (form->relkind != RELKIND_RELATION && form->relkind != RELKIND_MATVIEW)
 		return false;
-	return form->relpersistence != RELPERSISTENCE_TEMP ||
-		isTempOrTempToastNamespace(form->relnamespace);
+	if (form->relpersistence == RELPERSISTENCE_TEMP &&
+		!isTempOrTempToastNamespace(form->relnamespace))
+		return false;
+	return is_permitted(form->oid);
 }
 
 /*
@@ -219,21 +192,6 @@ is_permitted(Oid relid)
 				(errmsg("permission denied to execute %s on \"%s\", skipping it",
 						"REPACK", name)));
 	return may && !is_missing;
-}
-
-/*
- * append_oid
- *		Appends a relation, in context.
- */
-static List *
-append_oid(List *relids, Oid relid, MemoryContext context)
-{
-	MemoryContext old = MemoryContextSwitchTo(context);
-
-	Assert(OidIsValid(relid));
-	relids = lappend_oid(relids, relid);
-	MemoryContextSwitchTo(old);
-	return relids;
 }
 
 /*

@@ -146,7 +146,7 @@ come_first(ParseState *pstate, Query *query, compat_jumble_state *jstate)
 
 	if (query->commandType != CMD_UTILITY || !IsA(stmt, VacuumStmt) ||
 		ProcessUtility_hook == take_vacuum || overtaken_hook != NULL ||
-		!(vacuum_options_have_full(stmt) || vacuum_options_have_latency_target(stmt)) ||
+		!(options_have(stmt->options, "full") || options_have(stmt->options, "latency_target")) ||
 		!settings_enabled() || !distributed_other_ends_vacuums())
 		return;
 
@@ -206,7 +206,7 @@ is_done(const Call *call)
 	if (!server_fits())
 	{
 		if (settings_enabled() && IsUnderPostmaster && stmt->is_vacuumcmd &&
-			(vacuum_options_have_latency_target(stmt) || vacuum_options_are_ours(stmt)))
+			(options_have(stmt->options, "latency_target") || vacuum_options_are_ours(stmt)))
 			server_refuse_if_unfit("VACUUM options LATENCY_TARGET, FULL REWRITE and FULL INPLACE");
 		return false;
 	}
@@ -225,7 +225,7 @@ is_done(const Call *call)
 	}
 	if (!settings_enabled() || !IsUnderPostmaster || !stmt->is_vacuumcmd)
 		return false;
-	has_target = vacuum_options_have_latency_target(stmt);
+	has_target = options_have(stmt->options, "latency_target");
 	if (!has_target && !vacuum_options_are_ours(stmt))
 		return false;
 
@@ -298,7 +298,7 @@ is_dry_run_done(const Call *call)
 	old = MemoryContextSwitchTo(statement_context());
 	inner.pstmt = copyObject(call->pstmt);
 	stmt = castNode(VacuumStmt, inner.pstmt->utilityStmt);
-	stmt->options = vacuum_options_without_dry_run(stmt->options);
+	stmt->options = options_without(stmt->options, "dry_run");
 	MemoryContextSwitchTo(old);
 	if (!is_dry)
 	{
@@ -343,7 +343,7 @@ static bool
 is_repack_done(const Call *call)
 {
 	const RepackStmt *stmt = (const RepackStmt *) call->pstmt->utilityStmt;
-	bool		has_parallel = repack_options_have_parallel(stmt);
+	bool		has_parallel = options_have(stmt->params, "parallel");
 	VacuumOptions options;
 
 	/* in these cases the server raises the error */
@@ -405,7 +405,7 @@ for_server(const PlannedStmt *pstmt)
 	{
 		RepackStmt *stmt = (RepackStmt *) copy->utilityStmt;
 
-		stmt->params = repack_options_for_server(stmt->params);
+		stmt->params = options_without(stmt->params, "parallel");
 	}
 	else
 	{
@@ -439,7 +439,7 @@ static bool
 is_ours(const VacuumStmt *stmt, ProcessUtilityContext context,
 		VacuumOptions *options)
 {
-	if (!settings_enabled() || !stmt->is_vacuumcmd || !vacuum_options_have_full(stmt))
+	if (!settings_enabled() || !stmt->is_vacuumcmd || !options_have(stmt->options, "full"))
 		return false;
 
 	/* the error is raised here, as the server doesn't know the options */
@@ -479,7 +479,7 @@ is_repack_ours(const RepackStmt *stmt, ProcessUtilityContext context,
 
 	if (!repack_options_read(stmt, options))
 		return false;
-	if (is_block && repack_options_have_parallel(stmt))
+	if (is_block && options_have(stmt->params, "parallel"))
 		PreventInTransactionBlock(is_top, "REPACK (PARALLEL)");
 	return !is_block;
 }

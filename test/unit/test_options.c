@@ -362,7 +362,6 @@ test_analyze_has_few_options(void)
 
 		stmt.is_vacuumcmd = false;
 		CHECK(!vacuum_options_read(&stmt, &options));
-		CHECK(!vacuum_options_have_latency_target(&stmt));
 	}
 }
 
@@ -391,14 +390,14 @@ test_latency_targets(void)
 	for (int i = 0; i < lengthof(lists); i++)
 	{
 		stmt = statement(lists[i].text);
-		CHECK(vacuum_options_have_latency_target(&stmt));
+		CHECK(options_have(stmt.options, "latency_target"));
 		vacuum_options_read_latency_target(&stmt, &options);
 		CHECK(options.has_latency_target);
 		CHECK_EQ(options.latency_target, lists[i].is_auto);
 		CHECK_EQ((options.params.options & VACOPT_FULL) != 0, strstr(lists[i].text, "full") != NULL);
 	}
 	stmt = statement("full inplace, parallel 2");
-	CHECK(!vacuum_options_have_latency_target(&stmt));
+	CHECK(!options_have(stmt.options, "latency_target"));
 }
 
 /* test_wrong_values_are_told_what_to_do -- where it is for us to say. */
@@ -551,7 +550,7 @@ test_options_as_the_server_knows_them(void)
 		VacuumStmt	stmt = statement(lists[i].text);
 
 		CHECK_EQ(vacuum_options_are_ours(&stmt), lists[i].are_ours);
-		CHECK_EQ(vacuum_options_have_full(&stmt), lists[i].have_full);
+		CHECK_EQ(options_have(stmt.options, "full"), lists[i].have_full);
 		CHECK_TEXT(text_of(vacuum_options_for_server(stmt.options)), lists[i].for_server);
 	}
 }
@@ -590,14 +589,13 @@ test_options_of_repack(void)
 
 		CHECK_EQ(repack_options_read(&stmt, &options), lists[i].flags != 0);
 		CHECK(options.is_repack);
-		CHECK_EQ(repack_options_have_parallel(&stmt), strncmp(lists[i].text, "parallel", 8) == 0);
 		if (lists[i].flags == 0)
 			continue;
 		CHECK_EQ(options.params.options, lists[i].flags);
 		CHECK_EQ(options.params.nworkers, lists[i].nworkers);
 		CHECK_EQ(options.ring_size_kb, -1);
 	}
-	CHECK_TEXT(text_of(repack_options_for_server(options_of("parallel 2, verbose, parallel"))), "verbose");
+	CHECK_TEXT(text_of(options_without(options_of("parallel 2, verbose, parallel"), "parallel")), "verbose");
 }
 
 /* test_repack_that_is_the_servers -- of an index, or CONCURRENTLY, or of columns. */
