@@ -209,7 +209,7 @@ COMMENT ON FUNCTION pause(int) IS
 CREATE FUNCTION pause()
 RETURNS int
 LANGUAGE C STRICT VOLATILE PARALLEL UNSAFE
-AS 'MODULE_PATHNAME', 'pg_cyclone_pause_all';
+AS 'MODULE_PATHNAME', 'pg_cyclone_pause';
 
 COMMENT ON FUNCTION pause() IS
 'Pauses all running VACUUMs that the role may cancel, and for a superuser those that begin meanwhile. Returns how many were running.';
@@ -225,7 +225,7 @@ COMMENT ON FUNCTION resume(int) IS
 CREATE FUNCTION resume()
 RETURNS int
 LANGUAGE C STRICT VOLATILE PARALLEL UNSAFE
-AS 'MODULE_PATHNAME', 'pg_cyclone_resume_all';
+AS 'MODULE_PATHNAME', 'pg_cyclone_resume';
 
 COMMENT ON FUNCTION resume() IS
 'Lets all paused VACUUMs go on that the role may cancel, and for a superuser those that begin from now on. Returns how many there were.';

@@ -66,7 +66,6 @@ extern void audit_age(TableVacuum *vacuum, const VacuumCounters *counters);
 extern void audit_before_prune(TableVacuum *vacuum, Buffer buffer, const PagePlan *plan);
 extern void audit_noted(TableVacuum *vacuum, Buffer buffer, const OffsetNumber *dead, int ndead,
 						const PruneResult *pruned);
-extern void audit_skipped(TableVacuum *vacuum, BlockNumber start, BlockNumber end);
 extern void audit_map(TableVacuum *vacuum, Buffer buffer, Buffer vmbuffer);
 extern void audit_before_free(TableVacuum *vacuum, Buffer buffer, const DeadTidsPage *dead,
 							  uint8 bits, TransactionId newest_xmin);
@@ -96,25 +95,16 @@ extern bool audit_begin_indexes(TableVacuum *vacuum);
 extern void audit_indexes(TableVacuum *vacuum);
 extern void audit_btree_tids(AuditTids *tids, Relation index, Page page, BlockNumber blkno);
 
-/* audit_new_btree.c: rows of a table, or entries of an index */
-typedef struct EntrySums
-{
-	bool		is_known;
-	int64		count;
-	uint64		hashes;			/* of their TIDs, added up */
-	int64		deleted;		/* rows besides, that old snapshots may see */
-} EntrySums;
-
-extern int64 audit_new_btree(Relation index, Relation table, EntrySums *rows, const char *command);
+/* audit_new_btree.c */
+extern int64 audit_new_btree(Relation index, Relation table, bool is_locked, const char *command);
 
 /*
- * audit_rows.c: are the values of two versions, with these columns, different?  If
+ * audit_rows.c: moved rows; and are the values of two versions, with these columns, different?  If
  * values_move, a value in the TOAST table may be in another place there.
  */
 extern bool audit_rows_differ(HeapTuple old, TupleDesc old_desc, HeapTuple new,
 							  TupleDesc new_desc, bool values_move);
 
-/* audit_moves.c */
 typedef struct MoveAudit MoveAudit;
 
 extern void audit_moves_note(MoveAudit **audit, MemoryContext context,

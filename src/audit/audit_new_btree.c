@@ -43,6 +43,14 @@
 /* As many pages are read under the lock, which takes a second or two: 1 GB */
 #define MOST_BLOCKS	(1024 * 1024 / (BLCKSZ / 1024))
 
+/* The rows of a table, or the entries of an index */
+typedef struct EntrySums
+{
+	int64		count;
+	uint64		hashes;			/* of their TIDs, added up */
+	int64		deleted;		/* rows besides, that old snapshots may see */
+} EntrySums;
+
 /* The page in hand */
 typedef struct NewBtree
 {
@@ -71,19 +79,17 @@ static void fail_entry(const NewBtree *audit, OffsetNumber off, const char *engi
 /*
  * audit_new_btree
  *		Look at a sample of pages of an index that command has built, before anybody
- *		depends on it, or at all and at the table's rows.  Returns how many pages of the
- *		index that were: 0 if it is no btree.
- *
- * rows is zeroed before the first index of the table; or it is NULL, if sessions may change
- * the table meanwhile, and then entries aren't counted.
+ *		depends on it, or at all and, if the table is locked exclusively, at its rows.
+ *		Returns how many pages of the index that were: 0 if it is no btree.
  */
 int64
-audit_new_btree(Relation index, Relation table, EntrySums *rows, const char *command)
+audit_new_btree(Relation index, Relation table, bool is_locked, const char *command)
 {
 	BlockNumber nblocks = RelationGetNumberOfBlocks(index);
 	BufferAccessStrategy strategy;
 	NewBtree *audit;
 	EntrySums	entries = {0};
+	EntrySums	rows = {0};
 	bool		counts;
 	int64		naudited = 0;
 
@@ -91,7 +97,7 @@ audit_new_btree(Relation index, Relation table, EntrySums *rows, const char *com
 	Assert(index->rd_index->indrelid == RelationGetRelid(table));
 	if (index->rd_rel->relam != BTREE_AM_OID || cyclone_audit <= 0)
 		return 0;
-	counts = rows != NULL && audit_is_due() && is_counted(index, table);
+	counts = is_locked && audit_is_due() && is_counted(index, table);
 	strategy = GetAccessStrategy(BAS_BULKREAD);
 	audit = palloc0_object(NewBtree);
 	audit->index = index;
@@ -100,7 +106,7 @@ audit_new_btree(Relation index, Relation table, EntrySums *rows, const char *com
 	audit->state = psprintf("new index of table \"%s\", %u blocks",
 							RelationGetRelationName(table), nblocks);
 	audit->context = AllocSetContextCreate(CurrentMemoryContext, "Audited page", ALLOCSET_DEFAULT_SIZES);
-	if (rows != NULL)
+	if (is_locked)
 	{
 		progress_phase(PROGRESS_REWRITE_AUDIT, 0);
 		progress_index(RelationGetRelid(index), nblocks);
@@ -114,14 +120,13 @@ audit_new_btree(Relation index, Relation table, EntrySums *rows, const char *com
 		for (int i = 0; counts && i < audit->tids.ntids; i++)
 			sum_tid(&entries, &audit->tids.tids[i]);
 		naudited++;
-		if (rows != NULL)
+		if (is_locked)
 			progress_blocks_done(audit->blkno + 1);
 	}
 	if (counts)
 	{
-		if (!rows->is_known)
-			sum_rows(rows, table, strategy);
-		compare_sums(audit, &entries, rows);
+		sum_rows(&rows, table, strategy);
+		compare_sums(audit, &entries, &rows);
 	}
 	FreeAccessStrategy(strategy);
 	MemoryContextDelete(audit->context);
@@ -224,7 +229,6 @@ sum_rows(EntrySums *sums, Relation table, BufferAccessStrategy strategy)
 		DEBUG_POINT("audit-entries");
 		CHECK_FOR_INTERRUPTS();
 	}
-	sums->is_known = true;
 }
 
 /* sum_page -- add up those of a page. */

@@ -31,7 +31,7 @@
 static bool write_report(const AuditPlace *place, Page page, const char *state,
 						 const char *engine, const char *audit, char *path);
 static bool has_room_for_report(const char *path);
-static bool fill_report(const char *path, const AuditPlace *place, Page page, const char *state,
+static void fill_report(FILE *file, const AuditPlace *place, Page page, const char *state,
 						const char *engine, const char *audit);
 
 /*
@@ -91,6 +91,8 @@ write_report(const AuditPlace *place, Page page, const char *state,
 			 const char *engine, const char *audit, char *path)
 {
 	char		new_path[MAXPGPATH];
+	FILE	   *file;
+	bool		is_written;
 
 	snprintf(path, MAXPGPATH, "%s/%s%u-%u.txt", SMALL_FILE_FOLDER, REPORT_PREFIX,
 			 place->rel->rd_rel->relisshared ? InvalidOid : MyDatabaseId,
@@ -99,11 +101,17 @@ write_report(const AuditPlace *place, Page page, const char *state,
 	(void) MakePGDirectory(SMALL_FILE_FOLDER);
 	if (!has_room_for_report(path))
 		return false;
-	if (!fill_report(new_path, place, page, state, engine, audit))
+	file = AllocateFile(new_path, PG_BINARY_W);
+	if (file != NULL)
+		fill_report(file, place, page, state, engine, audit);
+	is_written = file != NULL && fflush(file) == 0 && !ferror(file);
+	if (!is_written)
 		ereport(LOG,
 				(errcode_for_file_access(),
 				 errmsg("could not write file \"%s\": %m", new_path)));
-	else if (durable_rename(new_path, path, LOG) == 0)
+	if (file != NULL && FreeFile(file) != 0)
+		is_written = false;
+	if (is_written && durable_rename(new_path, path, LOG) == 0)
 		return true;
 	(void) unlink(new_path);
 	return false;
@@ -125,18 +133,13 @@ has_room_for_report(const char *path)
 	return nreports < MOST_REPORTS && access(path, F_OK) != 0;
 }
 
-/* fill_report -- write a report to a new file; false, and errno, if that isn't possible. */
-static bool
-fill_report(const char *path, const AuditPlace *place, Page page, const char *state,
+/* fill_report -- write a report to a file. */
+static void
+fill_report(FILE *file, const AuditPlace *place, Page page, const char *state,
 			const char *engine, const char *audit)
 {
-	FILE	   *file = AllocateFile(path, PG_BINARY_W);
 	const unsigned char *bytes = (const unsigned char *) page;
-	bool		is_written;
-	int			saved_errno;
 
-	if (file == NULL)
-		return false;
 	fprintf(file, "pg_cyclone %s, %s\n", CppAsString2(CYCLONE_VERSION), PG_VERSION_STR);
 	fprintf(file, "%s, process %d, cyclone.audit %g\n",
 			timestamptz_to_str(GetCurrentTimestamp()), MyProcPid, cyclone_audit);
@@ -146,10 +149,4 @@ fill_report(const char *path, const AuditPlace *place, Page page, const char *st
 	fprintf(file, "pg_cyclone's verdict: %s\naudit's verdict: %s\n%s\n", engine, audit, state);
 	for (int i = 0; page != NULL && i < BLCKSZ; i++)
 		fprintf(file, i % 32 == 31 ? "%02x\n" : "%02x", bytes[i]);
-	is_written = fflush(file) == 0 && !ferror(file);
-	saved_errno = errno;
-	if (FreeFile(file) != 0)
-		return false;
-	errno = saved_errno;
-	return is_written;
 }

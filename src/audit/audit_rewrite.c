@@ -277,7 +277,6 @@ audit_rewrite_indexes(Oid relid, const char *command)
 {
 	Relation	rel = table_open(relid, AccessExclusiveLock);
 	Oid			toast_relid = rel->rd_rel->reltoastrelid;
-	EntrySums	rows = {0};
 	int64		naudited = 0;
 
 	foreach_oid(index_relid, RelationGetIndexList(rel))
@@ -285,7 +284,7 @@ audit_rewrite_indexes(Oid relid, const char *command)
 		Relation	index = index_open(index_relid, AccessExclusiveLock);
 
 		if (index->rd_index->indisvalid)
-			naudited += audit_new_btree(index, rel, &rows, command);
+			naudited += audit_new_btree(index, rel, true, command);
 		index_close(index, NoLock);
 	}
 	table_close(rel, NoLock);

@@ -30,25 +30,48 @@
 #include "machine/disk_free.h"
 #include "report/pretty_bytes.h"
 
-/* The longest and the shortest time between two looks */
-#define LOOK_NS				((uint64) NS_PER_S)
-#define SHORTEST_LOOK_NS	(LOOK_NS / 50)
-/* No disk is filled faster than this, in bytes a second: twice what NVMe takes. */
-#define FASTEST_WRITES		(4.0 * 1024 * 1024 * 1024)
+/* The time between two looks: NVMe takes some 100 MB meanwhile. */
+#define LOOK_NS				((uint64) NS_PER_S / 50)
+/* After this time the folder of the archiver is read again. */
+#define READING_NS			((uint64) NS_PER_S)
 /* Less than this number of files of WAL is no room; that of a vacuum which is ending */
 #define LEAST_SEGMENTS		2
 #define LEAST_WHILE_ENDING	1
 
-static uint64 look_at_file_systems(GuardedVacuum *vacuum, double min_free, uint64 now);
-static uint64 time_to_next_look(uint64 free_bytes, uint64 bound);
-static bool find_free(const char *path, double min_free, uint64 *free_bytes, uint64 *bound);
+/* What people are told, by DiskHolder */
+static const struct
+{
+	const char *name;
+	const char *reason;
+	const char *cure;
+}			holders[] = {
+	[DISK_NONE] = {"nobody any more", "there is room again", "Run it again."},
+	[DISK_SLOT] = {
+		"slot", "a replication slot retains more WAL than is free",
+		"See pg_replication_slots: drop a slot that nobody needs. Or set \"cyclone.min_free_disk\" to a lower value."
+	},
+	[DISK_ARCHIVER] = {
+		"archiver", "the archiver retains more WAL than is free",
+		"See pg_stat_archiver: fix archive_command. Or set \"cyclone.min_free_disk\" to a lower value."
+	},
+	[DISK_NO_ROOM] = {
+		"full disk", "there is no room for two files of WAL",
+		"Free some space there, but delete nothing in \"pg_wal\". Once some MB are free a CHECKPOINT removes old WAL."
+	},
+	[DISK_BOUND] = {
+		"disk", "VACUUM FULL writes a second copy of the table",
+		"Free some space, or run VACUUM (FULL INPLACE), which needs no second copy of the table. A superuser may set \"cyclone.min_free_disk\" to a lower value."
+	},
+};
+
+static void look_at_file_systems(GuardedVacuum *vacuum, double min_free, uint64 now);
+static bool find_free(GuardedVacuum *vacuum, const char *path, double min_free,
+					  uint64 *free_bytes, uint64 *bound);
 static bool wal_has_room(uint64 free_bytes, bool is_ending);
 static DiskHolder find_wal_holder(uint64 free_bytes);
 static uint64 slots_retain(uint64 free_bytes);
 static bool archiver_retains_more(uint64 bytes);
-static char *holding_slot(void);
 static void warn_of_going_on(GuardedVacuum *vacuum, uint64 free_bytes);
-static void end_rewrite(GuardedVacuum *vacuum, const char *path, uint64 free_bytes, uint64 bound);
 
 /* guards_look_at_disk -- look, unless a process has just looked, or no bound is set. */
 void
@@ -63,7 +86,7 @@ guards_look_at_disk(uint64 now)
 	if (min_free == 0 || VacuumFailsafeActive)
 		pg_atomic_write_u32(&vacuum->disk_stops, DISK_NONE);
 	else
-		pg_atomic_write_u64(&vacuum->next_disk_look, now + look_at_file_systems(vacuum, min_free, now));
+		look_at_file_systems(vacuum, min_free, now);
 }
 
 /* guards_forget_disk -- the command goes on to another table, and what ended the one before may be over. */
@@ -85,43 +108,29 @@ guards_disk_reserve(uint64 size_bytes)
 	return disk_free_bound(read_double(&vacuum->min_free_disk), size_bytes);
 }
 
-/*
- * look_at_file_systems
- *		How much is free, and does that hold the vacuum?  Returns after which time, in
- *		nanoseconds, to look again.
- */
-static uint64
+/* look_at_file_systems -- how much is free, and does that hold the vacuum, or end it? */
+static void
 look_at_file_systems(GuardedVacuum *vacuum, double min_free, uint64 now)
 {
 	bool		ends_at_once = vacuum->readers_wait && guards_hurry_of(vacuum) < HURRY_WRAPAROUND;
 	bool		is_ending = pg_atomic_read_u32(&vacuum->is_ending) != 0;
 	uint64		free_bytes,
-				bound,
-				until_bound,
-				next = LOOK_NS;
+				bound;
 	DiskHolder	holder = DISK_NONE;
 
 	Assert(min_free != 0);
-	if (ends_at_once && find_free(vacuum->path, min_free, &free_bytes, &bound))
-	{
-		if (free_bytes < bound)
-			end_rewrite(vacuum, vacuum->path, free_bytes, bound);
-		next = time_to_next_look(free_bytes, bound);
-	}
-	if (find_free(XLOGDIR, min_free, &free_bytes, &bound))
+	if (ends_at_once && find_free(vacuum, vacuum->path, min_free, &free_bytes, &bound) && free_bytes < bound)
+		disk_end_vacuum(vacuum, DISK_BOUND, vacuum->path);
+	if (find_free(vacuum, XLOGDIR, min_free, &free_bytes, &bound))
 	{
 		if (free_bytes < bound && ends_at_once)
-			end_rewrite(vacuum, XLOGDIR, free_bytes, bound);
+			disk_end_vacuum(vacuum, DISK_BOUND, XLOGDIR);
 		if (!wal_has_room(free_bytes, is_ending))
 			holder = DISK_NO_ROOM;
 		/* what is left to do of a command that is ending may free space */
 		else if (free_bytes < bound && !is_ending)
 			holder = find_wal_holder(free_bytes);
-		until_bound = time_to_next_look(free_bytes, bound);
-		next = Min(next, until_bound);
 	}
-	pg_atomic_write_u64(&vacuum->disk_free, free_bytes);
-	pg_atomic_write_u64(&vacuum->disk_bound, bound);
 	if (holder == DISK_NONE)
 		pg_atomic_write_u64(&vacuum->disk_stop_start, 0);
 	else if (pg_atomic_read_u64(&vacuum->disk_stop_start) == 0)
@@ -134,49 +143,27 @@ look_at_file_systems(GuardedVacuum *vacuum, double min_free, uint64 now)
 		warn_of_going_on(vacuum, free_bytes);
 	}
 	else if (holder != DISK_NONE && ends_at_once)
-		disk_end_vacuum(vacuum);
-
-	/*
-	 * while it is held there is no hurry; else WAL may be found to be
-	 * retained at any time
-	 */
-	return holder != DISK_NONE ? LOOK_NS : next;
-}
-
-/* time_to_next_look -- how long it takes to fill the room above the bound, in nanoseconds. */
-static uint64
-time_to_next_look(uint64 free_bytes, uint64 bound)
-{
-	if (free_bytes <= bound)
-		return SHORTEST_LOOK_NS;
-	return (uint64) Min(Max((free_bytes - bound) / FASTEST_WRITES * LOOK_NS, SHORTEST_LOOK_NS), LOOK_NS);
+		disk_end_vacuum(vacuum, holder, XLOGDIR);
 }
 
 /*
  * find_free
  *		How much is free in the file system of that path, and how much should be?  False,
- *		and both are 0, if that can't be found out: then nothing waits, and the log says so.
+ *		and both are 0, if that can't be found out: then nothing waits.
  */
 static bool
-find_free(const char *path, double min_free, uint64 *free_bytes, uint64 *bound)
+find_free(GuardedVacuum *vacuum, const char *path, double min_free,
+		  uint64 *free_bytes, uint64 *bound)
 {
 	DiskFree	space;
 
 	*free_bytes = *bound = 0;
 	if (!disk_free(path, &space))
-	{
-		uint32		not_yet = 0;
-
-		/* if it never could be found out the server's start has said so */
-		if (disk_free_is_allowed() &&
-			pg_atomic_compare_exchange_u32(&guards_shared->disk_is_unseen, &not_yet, 1))
-			ereport(LOG,
-					(errmsg("could not find out how much is free in the file system of \"%s\": %m", path),
-					 errhint("cyclone.min_free_disk has no effect there.")));
 		return false;
-	}
 	*free_bytes = space.free_bytes;
 	*bound = disk_free_bound(min_free, space.size_bytes);
+	pg_atomic_write_u64(&vacuum->disk_free, *free_bytes);
+	pg_atomic_write_u64(&vacuum->disk_bound, *bound);
 	return true;
 }
 
@@ -233,7 +220,7 @@ slots_retain(uint64 free_bytes)
 
 /*
  * archiver_retains_more
- *		Does more than that wait for the archiver?  Once in LOOK_NS all of the folder is
+ *		Does more than that wait for the archiver?  Once in READING_NS all of the folder is
  *		read, which may have a file for each segment that is kept.
  */
 static bool
@@ -245,7 +232,7 @@ archiver_retains_more(uint64 bytes)
 	DIR		   *folder;
 	struct dirent *file;
 
-	if (last_reading != 0 && now_ns() < last_reading + LOOK_NS)
+	if (last_reading != 0 && now_ns() < last_reading + READING_NS)
 		return ready_bytes > bytes;
 	last_reading = now_ns();
 	ready_bytes = 0;
@@ -262,51 +249,11 @@ archiver_retains_more(uint64 bytes)
 	return ready_bytes > bytes;
 }
 
-/* holding_slot -- the slot that retains most, by its name; NULL if there is none any more. */
-static char *
-holding_slot(void)
-{
-	NameData	name = {0};
-	XLogRecPtr	least = InvalidXLogRecPtr;
-
-	LWLockAcquire(ReplicationSlotControlLock, LW_SHARED);
-	for (int i = 0; i < compat_number_of_slots(); i++)
-	{
-		ReplicationSlot *slot = &ReplicationSlotCtl->replication_slots[i];
-		XLogRecPtr	place;
-
-		if (!slot->in_use)
-			continue;
-		SpinLockAcquire(&slot->mutex);
-		/* one that was invalidated retains nothing, though it may have a place */
-		place = slot->data.invalidated == RS_INVAL_NONE ? slot->data.restart_lsn : InvalidXLogRecPtr;
-		SpinLockRelease(&slot->mutex);
-		if (!XLogRecPtrIsInvalid(place) && (XLogRecPtrIsInvalid(least) || place < least))
-		{
-			least = place;
-			name = slot->data.name;
-		}
-	}
-	LWLockRelease(ReplicationSlotControlLock);
-	return XLogRecPtrIsInvalid(least) ? NULL : psprintf("slot %s", NameStr(name));
-}
-
-/* disk_holder_name -- what a vacuum waits for, for people, palloc'd; NULL if for nothing any more. */
-char *
+/* disk_holder_name -- what a vacuum waits for, for people. */
+const char *
 disk_holder_name(DiskHolder holder)
 {
-	switch (holder)
-	{
-		case DISK_SLOT:
-			return holding_slot();
-		case DISK_ARCHIVER:
-			return pstrdup("archiver");
-		case DISK_NO_ROOM:
-			return pstrdup("full disk");
-		case DISK_NONE:
-			break;
-	}
-	return NULL;
+	return holders[holder].name;
 }
 
 /* disk_has_waited -- has a vacuum waited for room for as long as it may? */
@@ -333,38 +280,15 @@ warn_of_going_on(GuardedVacuum *vacuum, uint64 free_bytes)
 				 errdetail("%s are free in the file system of \"%s\".", pretty_bytes(free_bytes), XLOGDIR)));
 }
 
-/* disk_end_vacuum -- end it by an error, as its WAL would fill the disk. */
+/* disk_end_vacuum -- end it by an error, as it might fill the disk. */
 void
-disk_end_vacuum(GuardedVacuum *vacuum)
+disk_end_vacuum(GuardedVacuum *vacuum, DiskHolder holder, const char *path)
 {
-	DiskHolder	holder = pg_atomic_read_u32(&vacuum->disk_stops);
-	char	   *name = disk_holder_name(holder);
-	char	   *free_bytes = pretty_bytes(pg_atomic_read_u64(&vacuum->disk_free));
-
 	ereport(ERROR,
 			(errcode(ERRCODE_DISK_FULL),
-			 errmsg("VACUUM of %s ends, as its WAL might fill the disk", guards_vacuum_name(vacuum)),
-			 holder == DISK_NO_ROOM ?
-			 errdetail("%s are free in the file system of \"%s\", and there is no room for %d files of WAL.",
-					   free_bytes, XLOGDIR, LEAST_SEGMENTS) :
-			 errdetail("%s are free in the file system of \"%s\", and more WAL than that is retained by: %s.",
-					   free_bytes, XLOGDIR, name != NULL ? name : "nobody any more"),
-			 holder == DISK_NO_ROOM ?
-			 errhint("Free some space there, but delete nothing in \"%s\". Once some MB are free a CHECKPOINT removes old WAL.",
-					 XLOGDIR) :
-			 errhint("See pg_replication_slots and pg_stat_archiver: drop a slot that nobody needs, or fix archive_command. Or set \"cyclone.min_free_disk\" to a lower value.")));
-}
-
-/* end_rewrite -- end VACUUM FULL by an error, which removes the second copy. */
-static void
-end_rewrite(GuardedVacuum *vacuum, const char *path, uint64 free_bytes, uint64 bound)
-{
-	Assert(vacuum->readers_wait && free_bytes < bound);
-	ereport(ERROR,
-			(errcode(ERRCODE_DISK_FULL),
-			 errmsg("VACUUM FULL of %s ends, as less is free than \"cyclone.min_free_disk\"",
-					guards_vacuum_name(vacuum)),
-			 errdetail("%s are free in the file system of \"%s\", and %s should stay free.",
-					   pretty_bytes(free_bytes), path, pretty_bytes(bound)),
-			 errhint("Free some space, or run VACUUM (FULL INPLACE), which needs no second copy of the table. A superuser may set \"cyclone.min_free_disk\" to a lower value.")));
+			 errmsg("VACUUM of %s ends, as it might fill the disk", guards_vacuum_name(vacuum)),
+			 errdetail("%s are free in the file system of \"%s\", where \"cyclone.min_free_disk\" is %s: %s.",
+					   pretty_bytes(pg_atomic_read_u64(&vacuum->disk_free)), path,
+					   pretty_bytes(pg_atomic_read_u64(&vacuum->disk_bound)), holders[holder].reason),
+			 errhint("%s", holders[holder].cure)));
 }

@@ -15,7 +15,6 @@
 #include "storage/lwlock.h"
 
 #include "guards/guards.h"
-#include "guards/lag_law.h"
 
 #define LAG_MARKS			256
 /* "pg_tblspc/OID/PG_version_catversion/OID", and some */
@@ -54,8 +53,29 @@ typedef enum DiskHolder
 	DISK_NONE,					/* nothing, or enough is */
 	DISK_SLOT,					/* it retains WAL */
 	DISK_ARCHIVER,				/* so does the archiver */
-	DISK_NO_ROOM				/* hardly any WAL has room */
+	DISK_NO_ROOM,				/* hardly any WAL has room */
+	DISK_BOUND					/* VACUUM FULL waits for nothing, and ends */
 } DiskHolder;
+
+/* The law's memory of a standby; zeroed at first */
+typedef struct LagLaw
+{
+	double		speed;			/* bytes that it replays a second */
+	double		others;			/* bytes that others write a second */
+	double		unreported;		/* seconds since it last told of progress */
+} LagLaw;
+
+/* The figures since the last step */
+typedef struct LagSeen
+{
+	double		seconds;
+	double		bound;			/* s */
+	double		lag;			/* s */
+	double		backlog;		/* bytes, now */
+	double		replayed;		/* bytes, since then */
+	double		written;		/* likewise, by all */
+	double		ours;			/* of these */
+} LagSeen;
 
 /* A standby or a subscriber, by its walsender */
 typedef struct LagStandby
@@ -145,8 +165,6 @@ typedef struct GuardsShared
 	LagWatch	lag_watch;		/* under the lock */
 	LagStandby *standbys;		/* max_wal_senders of them, under the lock */
 
-	pg_atomic_uint32 disk_is_unseen;	/* the log has it */
-
 	GuardedVacuum vacuums[FLEXIBLE_ARRAY_MEMBER];	/* MaxBackends of them, by
 													 * leader */
 } GuardsShared;
@@ -173,15 +191,18 @@ extern bool wal_rate_is_ahead(uint64 now);
 extern void wal_rate_pay(void);
 extern void wal_rate_leave(void);
 
+/* lag_law.c returns bytes a second, and knows nothing of the server. */
+extern double lag_law_step(LagLaw *law, const LagSeen *seen);
+
 /* lag.c: the first may raise errors. */
 extern void guards_look_at_standbys(uint64 now);
 extern double lag_rate_in_force(void);
 
-/* disk.c: the first, and disk_end_vacuum always, raise errors. */
+/* disk.c: the first may raise errors, and disk_end_vacuum does. */
 extern void guards_look_at_disk(uint64 now);
 extern bool disk_has_waited(GuardedVacuum *vacuum, uint64 now);
-extern void disk_end_vacuum(GuardedVacuum *vacuum);
-extern char *disk_holder_name(DiskHolder holder);
+extern void disk_end_vacuum(GuardedVacuum *vacuum, DiskHolder holder, const char *path);
+extern const char *disk_holder_name(DiskHolder holder);
 
 /* guards_is_paused -- has somebody paused it, and nobody let it go on? */
 static inline bool

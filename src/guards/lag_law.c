@@ -14,7 +14,7 @@
 
 #include <math.h>
 
-#include "guards/lag_law.h"
+#include "guards/guards_state.h"
 
 /* The wanted part of the backlog that the bound allows */
 #define PART				0.5

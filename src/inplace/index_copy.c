@@ -207,7 +207,7 @@ audit_copy(Relation rel, Relation index, const TableKey *key)
 
 	PG_TRY();
 	{
-		audited_pages = audit_new_btree(index, rel, NULL, "VACUUM (FULL INPLACE)");
+		audited_pages = audit_new_btree(index, rel, false, "VACUUM (FULL INPLACE)");
 	}
 	PG_CATCH();
 	{
