@@ -37,6 +37,8 @@
 			"How long an hour takes in the pauses of compaction, in ms.") \
 	SETTING(compaction_least, 0, INT_MAX, PGC_SIGHUP, \
 			"How much must be won for a table to be compacted by itself, in kB.") \
+	SETTING(compaction_turn, 0, INT_MAX, PGC_SIGHUP, \
+			"How long compaction is at a table at most, and how long its worker may take to leave one, in ms.") \
 	SETTING(compaction_visit, 0, INT_MAX, PGC_SIGHUP, \
 			"How often compaction visits a database, in ms.") \
 	SETTING(cores, 1000, INT_MAX, PGC_SUSET, \

@@ -69,7 +69,7 @@ _PG_init(void)
 			ereport(LOG,
 					(errmsg("VACUUM and autovacuum are PostgreSQL's own, as cyclone.system_calls is off"),
 					 errhint("VACUUM (FULL) is pg_cyclone's. It does not look at free disk space.")));
-		compaction_init();
+		own_worker_when_due(&compaction_launcher);
 	}
 	utility_hook_init();
 }

@@ -54,12 +54,15 @@
 #define LOCK_RETRY_MS	2
 #define LOCK_TRIES		100
 
-/* How many processes that wait for each other we follow at most */
-#define MOST_IN_CHAIN	64
+/*
+ * How many processes a look asks about at most, which takes all locks of the lock manager.  The
+ * next look goes on from there.
+ */
+#define MOST_ASKED		64
 
 static bool has_old_snapshot(VirtualTransactionId vxid, const VirtualTransactionId *with, int nwith);
 static int	pid_of(VirtualTransactionId vxid);
-static bool waits_for_us(int pid);
+static bool waits_for_us(int pid, List **asked);
 static bool waits_for_lock(int pid);
 static OthersFound found(OthersEnd end, int pid);
 
@@ -107,8 +110,10 @@ others_with_snapshot(TransactionId limit_xmin)
 OthersFound
 others_look(Others *others)
 {
+	static uint32 next = 0;
 	OthersFound first = found(OTHERS_GONE, 0);
 	VirtualTransactionId *with = NULL;
+	List	   *asked = NIL;
 	int			nwith = 0;
 	int			left = 0;
 
@@ -131,11 +136,11 @@ others_look(Others *others)
 	if (with != NULL)
 		pfree(with);
 
-	for (int i = 0; i < others->count; i++)
+	for (int i = 0; i < others->count && list_length(asked) < MOST_ASKED; i++)
 	{
-		int			pid = pid_of(others->vxids[i]);
+		int			pid = pid_of(others->vxids[next++ % others->count]);
 
-		if (waits_for_us(pid))
+		if (waits_for_lock(pid) && waits_for_us(pid, &asked))
 			return found(OTHERS_WAIT_FOR_US, pid);
 	}
 	return first;
@@ -226,10 +231,13 @@ others_for_longer_than(const Others *others, int ms, bool or_unknown)
 OthersFound
 others_held_up(TransactionId xid)
 {
+	static uint32 next = 0;
+	List	   *asked = NIL;
+
 	Assert(IsTransactionState() && TransactionIdIsValid(xid));
-	for (uint32 i = 0; i < ProcGlobal->allProcCount; i++)
+	for (uint32 i = 0; i < ProcGlobal->allProcCount && list_length(asked) < MOST_ASKED; i++)
 	{
-		const PGPROC *proc = &ProcGlobal->allProcs[i];
+		const PGPROC *proc = &ProcGlobal->allProcs[next++ % ProcGlobal->allProcCount];
 		TransactionId own = proc->xid;
 		TransactionId seen = proc->xmin;
 		int			pid = proc->pid;
@@ -237,10 +245,23 @@ others_held_up(TransactionId xid)
 		if (pid != 0 && pid != MyProcPid && proc->databaseId == MyDatabaseId &&
 			((TransactionIdIsNormal(own) && TransactionIdPrecedesOrEquals(own, xid)) ||
 			 (TransactionIdIsNormal(seen) && TransactionIdPrecedesOrEquals(seen, xid))) &&
-			waits_for_us(pid))
+			waits_for_lock(pid) && waits_for_us(pid, &asked))
 			return found(OTHERS_WAIT_FOR_US, pid);
 	}
 	return found(OTHERS_GONE, 0);
+}
+
+/* others_blocking -- see others.h. */
+List *
+others_blocking(int pid)
+{
+	ArrayType  *array = DatumGetArrayTypeP(DirectFunctionCall1(pg_blocking_pids, Int32GetDatum(pid)));
+	int			count = ArrayGetNItems(ARR_NDIM(array), ARR_DIMS(array));
+	List	   *pids = NIL;
+
+	for (int i = 0; i < count; i++)
+		pids = lappend_int(pids, ((const int32 *) ARR_DATA_PTR(array))[i]);
+	return pids;
 }
 
 /* others_nap -- sleep for a moment, in a transaction. */
@@ -323,35 +344,19 @@ pid_of(VirtualTransactionId vxid)
 
 /*
  * waits_for_us
- *		Does a process wait for a lock of ours, directly or behind others?
+ *		Does a process wait for a lock of ours, directly or behind others?  Those in *asked, to
+ *		which it is added, don't.
  */
 static bool
-waits_for_us(int pid)
+waits_for_us(int pid, List **asked)
 {
-	int			chain[MOST_IN_CHAIN];
-	int			count = 0;
-
-	if (!waits_for_lock(pid))
+	if (list_length(*asked) >= MOST_ASKED || list_member_int(*asked, pid))
 		return false;
-	chain[count++] = pid;
-	for (int i = 0; i < count; i++)
+	*asked = lappend_int(*asked, pid);
+	foreach_int(blocker, others_blocking(pid))
 	{
-		ArrayType  *array = DatumGetArrayTypeP(DirectFunctionCall1(pg_blocking_pids,
-																   Int32GetDatum(chain[i])));
-		int			nblockers = ArrayGetNItems(ARR_NDIM(array), ARR_DIMS(array));
-		const int32 *blockers = (const int32 *) ARR_DATA_PTR(array);
-
-		for (int b = 0; b < nblockers; b++)
-		{
-			bool		is_new = blockers[b] != 0 && count < MOST_IN_CHAIN;
-
-			if (blockers[b] == MyProcPid)
-				return true;
-			for (int known = 0; known < count && is_new; known++)
-				is_new = chain[known] != blockers[b];
-			if (is_new)
-				chain[count++] = blockers[b];
-		}
+		if (blocker == MyProcPid || waits_for_us(blocker, asked))
+			return true;
 	}
 	return false;
 }

@@ -10,6 +10,7 @@
 #ifndef CYCLONE_OTHERS_H
 #define CYCLONE_OTHERS_H
 
+#include "nodes/pg_list.h"
 #include "storage/lock.h"
 
 /* Transactions of others; those that have ended are taken out. */
@@ -49,6 +50,9 @@ extern Others *others_with_snapshot(TransactionId limit_xmin);
  * OTHERS_WAIT_FOR_US or OTHERS_GONE.
  */
 extern OthersFound others_held_up(TransactionId xid);
+
+/* The processes that a process waits for, 0 for a prepared transaction; palloc'd */
+extern List *others_blocking(int pid);
 
 /*
  * others_look, others_for_longer_than and others_nap are called in a transaction,

@@ -15,6 +15,8 @@
  */
 #include "postgres.h"
 
+#include <math.h>
+
 #include "miscadmin.h"
 #include "storage/shmem.h"
 #include "utils/guc.h"
@@ -93,13 +95,6 @@ check_window(char **newval, void **extra, GucSource source)
 	return false;
 }
 
-/* compaction_init -- have the launcher started when it is due. */
-void
-compaction_init(void)
-{
-	own_worker_when_due(&compaction_launcher);
-}
-
 /* compaction_shmem_request -- how much shared memory we need, and a lock. */
 void
 compaction_shmem_request(void)
@@ -120,7 +115,6 @@ compaction_shmem_init(void)
 	{
 		memset(compaction_shared, 0, sizeof(*compaction_shared));
 		pg_atomic_init_u32(&compaction_shared->has_launcher, 0);
-		pg_atomic_init_u32(&compaction_shared->has_worker, 0);
 		pg_atomic_init_u64(&compaction_shared->not_before, 0);
 		compaction_shared->lock = &GetNamedLWLockTranche(TRANCHE)->lock;
 	}
@@ -135,7 +129,7 @@ static bool
 launcher_is_due(void)
 {
 	return compaction_shared != NULL &&
-		(cyclone_compaction || pg_atomic_read_u32(&compaction_shared->has_worker) != 0) &&
+		(cyclone_compaction || compaction_shared->pid != 0) &&
 		pg_atomic_read_u32(&compaction_shared->has_launcher) == 0;
 }
 
@@ -154,7 +148,7 @@ compaction_opens_in(TimestampTz now)
 	const char *problem;
 
 	if (!window_parse(cyclone_compaction_window, &window, &problem))
-		return -1;
+		return NAN;
 	if (window_has(&window, wall_clock(moment)))
 		return 0;
 	for (int i = 1; i <= MINUTES_PER_WEEK; i++)
@@ -164,7 +158,7 @@ compaction_opens_in(TimestampTz now)
 		if (window_has(&window, wall_clock(minute)))
 			return (double) (minute - moment);
 	}
-	return -1;
+	return NAN;
 }
 
 /* wall_clock -- the minute of the week, from Sunday on, in the server's time zone. */

@@ -15,7 +15,7 @@
 
 #include "own_worker.h"
 
-/* The decision, and the meaning of its figure; names are in decision.c */
+/* The decision, and the meaning of its figure */
 typedef enum CompactionReason
 {
 	COMPACTION_DUE,				/* bytes a second */
@@ -44,7 +44,7 @@ typedef enum CompactionOutcome
 								 * off, or with the process */
 	OUTCOME_GAVE_WAY,			/* another session had or wanted the table, or
 								 * cancelled it */
-	OUTCOME_FAILED,
+	OUTCOME_FAILED,				/* or took too long */
 } CompactionOutcome;
 
 /* All facts that a decision rests on; times are in seconds, sizes in bytes */
@@ -57,7 +57,6 @@ typedef struct CompactionFacts
 	bool		is_running;
 	bool		breaker_is_open;
 	bool		is_sampled;
-	bool		window_is_open;
 	double		running_since;
 	double		sampled_since;
 	double		bytes;			/* with TOAST table and indexes */
@@ -73,16 +72,13 @@ typedef struct CompactionFacts
 	double		pace;			/* seconds a byte of the last complete run; 0:
 								 * there was none */
 	double		held_since;		/* 0: by none that is likely to stay */
-	double		window_opens;	/* to go; negative: never */
+	double		window_opens;	/* to go; 0: is open; NAN: never */
 } CompactionFacts;
 
 typedef struct CompactionVerdict
 {
 	CompactionReason reason;
-	bool		has_figure;
-	double		figure;
-	double		next;			/* seconds until it may be due; negative: not
-								 * known */
+	double		figure;			/* NAN: there is none */
 } CompactionVerdict;
 
 /* A run that has ended, for the pause after it */
@@ -101,21 +97,21 @@ typedef struct CompactionRun
 /* The least time between two visits of a database, after which a visit begins no more tables */
 #define COMPACTION_VISIT_MS	60000
 
-/* What launcher, worker and views share; the lock protects all but the atomics. */
+/* What launcher, worker and views share; the lock protects all but the atomics.  A look at pid needs none. */
 typedef struct CompactionShared
 {
 	pg_atomic_uint32 has_launcher;
-	pg_atomic_uint32 has_worker;
 	pg_atomic_uint64 not_before;	/* a result couldn't be noted; no table is
 									 * taken until then */
 	LWLock	   *lock;
 	int			pid;			/* of the worker; 0: there is none */
 	Oid			database;		/* where it is */
 	Oid			relid;			/* invalid: it is at no table at the moment */
-	TimestampTz started;		/* with relid */
-	bool		is_over;		/* the launcher has ended this table as the
-								 * window has ended, or compaction was
-								 * switched off */
+	TimestampTz started;		/* its turn with relid, or with none */
+	double		bytes;			/* of the table, in a run; else 0 */
+	TimestampTz told;			/* when the launcher first told it to end this
+								 * turn; 0: it hasn't */
+	CompactionOutcome told_as;	/* why */
 } CompactionShared;
 
 #define MINUTES_PER_DAY		(24 * 60)
@@ -178,10 +174,9 @@ extern bool cyclone_compaction;
 extern double cyclone_compaction_threshold;
 extern char *cyclone_compaction_window;
 
-/* For the time while the library is preloaded, the first two whether it fits the server or not */
+/* For the time while the library is preloaded, whether it fits the server or not, but for shared memory */
 extern void compaction_settings_init(void);
 extern void compaction_label_init(void);
-extern void compaction_init(void);
 extern void compaction_shmem_request(void);
 extern void compaction_shmem_init(void);
 
@@ -197,7 +192,7 @@ extern char *compaction_label_of(Oid relid, bool *is_wanted, double *threshold);
  * and counters, and no page of a table.  In a transaction with an active snapshot.
  *
  * compaction_opens_in says in how many seconds cyclone.compaction_window opens: 0 if it is
- * open, negative if that isn't within a week.
+ * open, NAN if that isn't within a week.
  */
 extern List *compaction_tables(void);
 extern double compaction_opens_in(TimestampTz now);
@@ -222,11 +217,18 @@ extern void compaction_states_sweep(const List *databases);
 extern bool window_parse(const char *text, CompactionWindow *window, const char **problem);
 extern bool window_has(const CompactionWindow *window, int minute);
 
+/* Of each reason, by its number; unit is NULL if it has no figure */
+typedef struct CompactionReasonText
+{
+	const char *name;			/* as the view has it */
+	const char *unit;			/* of the figure */
+} CompactionReasonText;
+
+extern const CompactionReasonText compaction_reasons[];
+
 /* Pure arithmetic: no locks, no errors, no memory.  Names are constants. */
 extern CompactionVerdict compaction_decide(const CompactionFacts *facts);
 extern double compaction_pause(const CompactionRun *run);
-extern const char *compaction_reason_name(CompactionReason reason);
-extern const char *compaction_figure_unit(CompactionReason reason);
 extern const char *compaction_outcome_name(CompactionOutcome outcome);
 
 #endif							/* CYCLONE_COMPACTION_H */

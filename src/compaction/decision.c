@@ -40,12 +40,7 @@
 #define READ_PACE			(16.0 * 1024 * 1024)
 #define MOVE_PACE			(8.0 * 1024 * 1024)
 
-static const struct
-{
-	const char *name;
-	const char *unit;			/* of the figure */
-}			reasons[] =
-
+const CompactionReasonText compaction_reasons[] =
 {
 	[COMPACTION_DUE] = {"due", "bytes a second to be won"},
 	[COMPACTION_RUNNING] = {"running", "seconds by now"},
@@ -72,8 +67,7 @@ static const char *const outcomes[] =
 	[OUTCOME_FAILED] = "failed",
 };
 
-static CompactionVerdict make_verdict(CompactionReason reason, double figure, double next);
-static CompactionVerdict wait_for_window(const CompactionFacts *facts);
+static CompactionVerdict make_verdict(CompactionReason reason, double figure);
 static bool sample_is_stale(const CompactionFacts *facts);
 static double expected_seconds(const CompactionFacts *facts);
 
@@ -88,55 +82,44 @@ compaction_decide(const CompactionFacts *facts)
 	double		share = facts->bytes > 0 ? 100 * facts->would_win / facts->bytes : 0;
 
 	if (facts->is_standby)
-		return make_verdict(COMPACTION_STANDBY, NAN, -1);
+		return make_verdict(COMPACTION_STANDBY, NAN);
 	if (facts->is_running)
-		return make_verdict(COMPACTION_RUNNING, facts->running_since, -1);
+		return make_verdict(COMPACTION_RUNNING, facts->running_since);
 	if (!facts->is_on)
-		return make_verdict(COMPACTION_OFF, NAN, -1);
+		return make_verdict(COMPACTION_OFF, NAN);
 	if (!facts->is_wanted)
-		return make_verdict(COMPACTION_LABEL, NAN, -1);
+		return make_verdict(COMPACTION_LABEL, NAN);
 	if (facts->is_left)
-		return make_verdict(COMPACTION_LEFT, NAN, -1);
+		return make_verdict(COMPACTION_LEFT, NAN);
 	if (facts->bytes < facts->least)
-		return make_verdict(COMPACTION_SMALL, facts->bytes, -1);
+		return make_verdict(COMPACTION_SMALL, facts->bytes);
 	if (facts->breaker_is_open)
-		return make_verdict(COMPACTION_BREAKER, NAN, -1);
+		return make_verdict(COMPACTION_BREAKER, NAN);
 	if (facts->pause_left > 0)
-		return make_verdict(COMPACTION_PAUSE, facts->pause_left, facts->pause_left);
-	if (facts->window_is_open && (!facts->is_sampled || sample_is_stale(facts)))
-		return make_verdict(COMPACTION_NOT_SAMPLED, facts->bytes, -1);
+		return make_verdict(COMPACTION_PAUSE, facts->pause_left);
+	if (facts->window_opens == 0 && (!facts->is_sampled || sample_is_stale(facts)))
+		return make_verdict(COMPACTION_NOT_SAMPLED, facts->bytes);
 	if (!facts->is_sampled)
-		return wait_for_window(facts);
+		return make_verdict(COMPACTION_WINDOW, facts->window_opens);
 	if (facts->would_win < facts->least)
-		return make_verdict(COMPACTION_LITTLE, facts->would_win, -1);
+		return make_verdict(COMPACTION_LITTLE, facts->would_win);
 	if (share < facts->threshold)
-		return make_verdict(COMPACTION_SHARE, share, -1);
+		return make_verdict(COMPACTION_SHARE, share);
 	if (facts->held_since > 0)
-		return make_verdict(COMPACTION_HELD, facts->held_since, -1);
-	if (!facts->window_is_open)
-		return wait_for_window(facts);
-	return make_verdict(COMPACTION_DUE, facts->would_win / expected_seconds(facts), 0);
+		return make_verdict(COMPACTION_HELD, facts->held_since);
+	if (facts->window_opens != 0)
+		return make_verdict(COMPACTION_WINDOW, facts->window_opens);
+	return make_verdict(COMPACTION_DUE, facts->would_win / expected_seconds(facts));
 }
 
 /* make_verdict -- figure is NAN if it has none. */
 static CompactionVerdict
-make_verdict(CompactionReason reason, double figure, double next)
+make_verdict(CompactionReason reason, double figure)
 {
-	CompactionVerdict result = {.reason = reason,.has_figure = !isnan(figure),.next = next};
+	CompactionVerdict result = {.reason = reason,.figure = figure};
 
-	Assert(!result.has_figure || reasons[reason].unit != NULL);
-
-	result.figure = result.has_figure ? figure : 0;
+	Assert(isnan(figure) || compaction_reasons[reason].unit != NULL);
 	return result;
-}
-
-/* wait_for_window -- the verdict on a table whose window isn't open. */
-static CompactionVerdict
-wait_for_window(const CompactionFacts *facts)
-{
-	Assert(!facts->window_is_open);
-	return make_verdict(COMPACTION_WINDOW, facts->window_opens >= 0 ? facts->window_opens : NAN,
-						facts->window_opens);
 }
 
 /* sample_is_stale -- has the table changed since it was sampled? */
@@ -199,22 +182,6 @@ compaction_pause(const CompactionRun *run)
 			break;
 	}
 	return was_in_vain ? Min(Max(2 * run->pause, FIRST_PAUSE), LONGEST_PAUSE) : FIRST_PAUSE;
-}
-
-/* compaction_reason_name -- as the view has it. */
-const char *
-compaction_reason_name(CompactionReason reason)
-{
-	Assert((unsigned) reason < lengthof(reasons));
-	return reasons[reason].name;
-}
-
-/* compaction_figure_unit -- what the figure counts; NULL if there is none. */
-const char *
-compaction_figure_unit(CompactionReason reason)
-{
-	Assert((unsigned) reason < lengthof(reasons));
-	return reasons[reason].unit;
 }
 
 /* compaction_outcome_name -- as the view has it. */

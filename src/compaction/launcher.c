@@ -30,8 +30,6 @@
 #include "storage/latch.h"
 #include "storage/lmgr.h"
 #include "storage/proc.h"
-#include "utils/array.h"
-#include "utils/fmgrprotos.h"
 #include "utils/guc.h"
 #include "utils/hsearch.h"
 #include "utils/memutils.h"
@@ -41,19 +39,34 @@
 #include "compaction/compaction.h"
 #include "debug_point.h"
 #include "library.h"
+#include "others.h"
 #include "own_wait_event.h"
 #include "scope.h"
 
-/* After the launcher has ended the next one comes no earlier than this. */
+/* After the launcher has ended the next one comes no earlier than this, and later after an error. */
 #define RESTART_MS	5000
-/* Workers are started no sooner after each other, as autovacuum's: there may be thousands of databases. */
-#define START_PAUSE_MS	100
-/* How often to look while there is a worker */
+#define FAILED_FACTOR	12
+/*
+ * How often to look while there is a worker.  Workers are started no sooner after each other,
+ * as autovacuum's: there may be thousands of databases.
+ */
 #define WATCH_MS	100
 /* VACUUM takes some locks for a moment only: how long a session must have waited to count */
 #define WAIT_MS		200
-/* How long a worker waits for a lock at most: no owner of a table keeps it from all others */
+/*
+ * How long a worker waits for a lock at most, and another session for a lock that isn't a
+ * relation's: no owner of a table keeps the worker from all others
+ */
 #define PATIENCE_MS	10000
+/*
+ * How long a turn takes at most: an hour, and a second for each MB of the table.  Functions in
+ * indexes are the owner's, who may have them wait or sleep, and catch a cancellation.
+ */
+#define TURN_MS(bytes)	DEBUG_LIMIT(compaction_turn, (int64) (3600000 + (bytes) / (1024 * 1024) * 1000))
+/* How long after the first cancellation the worker is terminated */
+#define STUBBORN_MS	60000
+/* How many waiting sessions a look asks about, which takes all locks of the lock manager */
+#define MOST_ASKED	16
 
 /* The last visit of a database */
 typedef struct Visit
@@ -72,9 +85,8 @@ static void leave_launcher(int code, Datum arg);
 static bool worker_is_there(void);
 static void watch_worker(void);
 static bool worker_is_in_the_way(const CompactionShared *seen);
-static bool worker_blocks(const CompactionShared *seen, int pid);
 static bool database_is_wanted(Oid database);
-static void signal_worker(const CompactionShared *seen, int signal, bool is_over);
+static void signal_worker(const CompactionShared *seen, int signal, CompactionOutcome outcome);
 static void visit_next(void);
 static bool is_to_be_visited(Form_pg_database database);
 static bool has_passed(TimestampTz since, TimestampTz now, int64 ms);
@@ -117,7 +129,7 @@ pg_cyclone_compaction_launcher(Datum arg)
 			visit_next();
 		MemoryContextReset(context);
 		(void) WaitLatch(MyLatch, WL_LATCH_SET | WL_TIMEOUT | WL_EXIT_ON_PM_DEATH,
-						 is_busy || !has_passed(last_start, GetCurrentTimestamp(), START_PAUSE_MS) ?
+						 is_busy || !has_passed(last_start, GetCurrentTimestamp(), WATCH_MS) ?
 						 WATCH_MS : DEBUG_LIMIT(compaction_visit, COMPACTION_VISIT_MS / 10),
 						 own_wait_event(&wait_event, "CycloneCompactionLauncher"));
 		ResetLatch(MyLatch);
@@ -132,7 +144,8 @@ pg_cyclone_compaction_launcher(Datum arg)
 static void
 leave_launcher(int code, Datum arg)
 {
-	own_worker_not_before(&compaction_launcher, DEBUG_LIMIT(compaction_visit, RESTART_MS));
+	own_worker_not_before(&compaction_launcher,
+						  DEBUG_LIMIT(compaction_visit, RESTART_MS) * (code == 0 ? 1 : FAILED_FACTOR));
 	pg_atomic_write_u32(&compaction_shared->has_launcher, 0);
 }
 
@@ -147,32 +160,36 @@ worker_is_there(void)
 		pfree(worker_handle);
 		worker_handle = NULL;
 	}
-	return worker_handle != NULL || pg_atomic_read_u32(&compaction_shared->has_worker) != 0;
+	return worker_handle != NULL || compaction_shared->pid != 0;
 }
 
 /*
  * watch_worker
  *		Have the worker leave its database, if that is to be without sessions, or its table, if
- *		compaction or the window is over, or if it is in a session's way.
+ *		that takes too long, compaction or the window is over, or it is in a session's way.
  */
 static void
 watch_worker(void)
 {
 	CompactionShared seen;
+	TimestampTz now;
 
 	LWLockAcquire(compaction_shared->lock, LW_SHARED);
 	seen = *compaction_shared;
 	LWLockRelease(compaction_shared->lock);
+	now = GetCurrentTimestamp();
 	if (seen.pid == 0)
 		return;
 	if (database_is_wanted(seen.database))
-		signal_worker(&seen, SIGTERM, true);
+		signal_worker(&seen, SIGTERM, OUTCOME_STOPPED);
+	else if (has_passed(seen.started, now, TURN_MS(seen.bytes)))
+		signal_worker(&seen, SIGINT, OUTCOME_FAILED);
 	else if (!OidIsValid(seen.relid))
 		return;
-	else if (!cyclone_compaction || compaction_opens_in(GetCurrentTimestamp()) != 0)
-		signal_worker(&seen, SIGINT, true);
+	else if (!cyclone_compaction || compaction_opens_in(now) != 0)
+		signal_worker(&seen, SIGINT, OUTCOME_STOPPED);
 	else if (worker_is_in_the_way(&seen))
-		signal_worker(&seen, SIGINT, false);
+		signal_worker(&seen, SIGINT, OUTCOME_GAVE_WAY);
 }
 
 /*
@@ -196,64 +213,63 @@ database_is_wanted(Oid database)
 
 /*
  * worker_is_in_the_way
- *		Does a session wait for a lock on a relation that the worker, or one of its own
- *		workers, has?  Or does the worker itself wait for one for long, as the owner of the
- *		table has locked an index alone?
+ *		Does a session wait for a lock that the worker, or one of its own workers, has?  Or do
+ *		these wait for one for long, as the owner of the table has locked an index alone, or a
+ *		function of his in one waits?
  *
  * The look at processes takes no lock.  If it is out of date, the next one comes WATCH_MS
- * later.
+ * later, and goes on with the next process.
  */
 static bool
 worker_is_in_the_way(const CompactionShared *seen)
 {
-	TimestampTz now = GetCurrentTimestamp();
+	static uint32 at = 0;
+	int			asked = 0;
 
-	for (uint32 i = 0; i < ProcGlobal->allProcCount; i++)
+	for (uint32 i = 0; i < ProcGlobal->allProcCount && asked < MOST_ASKED; i++)
 	{
-		PGPROC	   *proc = &ProcGlobal->allProcs[i];
+		PGPROC	   *proc = &ProcGlobal->allProcs[at++ % ProcGlobal->allProcCount];
 		TimestampTz since = (TimestampTz) pg_atomic_read_u64(&proc->waitStart);
+		const PGPROC *leader = proc->lockGroupLeader;
 		int			pid = proc->pid;
+		bool		is_own = pid == seen->pid || (leader != NULL && leader->pid == seen->pid);
+		bool		is_short = !is_own && proc->wait_event_info == (PG_WAIT_LOCK | LOCKTAG_RELATION);
 
 		if (pid == 0 || since == 0 || proc->databaseId != seen->database ||
-			proc->wait_event_info != (PG_WAIT_LOCK | LOCKTAG_RELATION))
+			(proc->wait_event_info & 0xFF000000) != PG_WAIT_LOCK ||
+			!has_passed(since, GetCurrentTimestamp(), is_short ? WAIT_MS : PATIENCE_MS))
 			continue;
-		if (pid == seen->pid ? has_passed(since, now, PATIENCE_MS) :
-			has_passed(since, now, WAIT_MS) && worker_blocks(seen, pid))
+		asked++;
+		/* its own workers count as it, also as those that block */
+		if (is_own || list_member_int(others_blocking(pid), seen->pid))
 			return true;
 	}
 	return false;
 }
 
-/* worker_blocks -- does a process wait for the worker, or one of its own, which count as it? */
-static bool
-worker_blocks(const CompactionShared *seen, int pid)
-{
-	ArrayType  *array = DatumGetArrayTypeP(DirectFunctionCall1(pg_blocking_pids, Int32GetDatum(pid)));
-	int			nblockers = ArrayGetNItems(ARR_NDIM(array), ARR_DIMS(array));
-	const int32 *blockers = (const int32 *) ARR_DATA_PTR(array);
-
-	for (int i = 0; i < nblockers; i++)
-		if (blockers[i] == seen->pid)
-			return true;
-	return false;
-}
-
 /*
  * signal_worker
- *		End what the worker does, if it is still at the table that was seen.
+ *		End what the worker does, if it is still in the turn that was seen.  A function of the
+ *		table's owner may catch a cancellation, but not a termination.
  *
  * The signal is sent under the lock.  A worker that is done says under the lock that it
  * is at no table, and then forgets a signal that has come.
  */
 static void
-signal_worker(const CompactionShared *seen, int signal, bool is_over)
+signal_worker(const CompactionShared *seen, int signal, CompactionOutcome outcome)
 {
+	TimestampTz now = GetCurrentTimestamp();
+
 	LWLockAcquire(compaction_shared->lock, LW_EXCLUSIVE);
-	if (compaction_shared->pid == seen->pid && compaction_shared->relid == seen->relid &&
-		compaction_shared->started == seen->started)
+	if (compaction_shared->pid == seen->pid && compaction_shared->started == seen->started)
 	{
-		compaction_shared->is_over |= is_over;
-		(void) kill(seen->pid, signal);
+		if (compaction_shared->told == 0)
+		{
+			compaction_shared->told = now;
+			compaction_shared->told_as = outcome;
+		}
+		(void) kill(seen->pid, has_passed(compaction_shared->told, now, DEBUG_LIMIT(compaction_turn, STUBBORN_MS)) ?
+					SIGTERM : signal);
 	}
 	LWLockRelease(compaction_shared->lock);
 }
@@ -271,7 +287,7 @@ visit_next(void)
 	TimestampTz now = GetCurrentTimestamp();
 	Visit	   *best = NULL;
 
-	if (!has_passed(last_start, now, START_PAUSE_MS))
+	if (!has_passed(last_start, now, WATCH_MS))
 		return;
 	foreach_oid(database, own_worker_databases(is_to_be_visited))
 	{

@@ -15,6 +15,8 @@
  */
 #include "postgres.h"
 
+#include <math.h>
+
 #include "access/genam.h"
 #include "access/htup_details.h"
 #include "access/table.h"
@@ -69,8 +71,7 @@ typedef struct CommonFacts
 {
 	TimestampTz now;
 	CompactionStates states;
-	double		held_since;
-	double		window_opens;	/* seconds; 0: is open; -1: never */
+	CompactionFacts facts;
 	Oid			running;		/* the table that the worker is at, if any */
 	TimestampTz running_since;
 } CommonFacts;
@@ -83,6 +84,7 @@ static void add_indexes(HTAB *sizes);
 static void gather_common(CommonFacts *common);
 static double horizon_held_since(TimestampTz now);
 static CompactionTable *judge_table(const RelationSize *size, double pages, const CommonFacts *common);
+static bool breaker_is_open(Oid relid);
 static void read_state(CompactionTable *table, const CommonFacts *common);
 static double pause_seconds(TimestampTz since, TimestampTz now);
 
@@ -103,7 +105,10 @@ put_row(const CompactionTable *table, ReturnSetInfo *result)
 {
 	const CompactionVerdict *verdict = &table->verdict;
 	const CompactionState *state = &table->state;
-	const char *unit = compaction_figure_unit(verdict->reason);
+	const CompactionReasonText *text = &compaction_reasons[verdict->reason];
+	bool		has_figure = !isnan(verdict->figure);
+	bool		is_due = verdict->reason == COMPACTION_DUE;
+	bool		is_to_wait = verdict->reason == COMPACTION_PAUSE || verdict->reason == COMPACTION_WINDOW;
 	bool		has_run = state->ended_at != 0;
 	TimestampTz now = GetCurrentTimestamp();
 	Datum		values[VIEW_COLUMNS];
@@ -112,10 +117,11 @@ put_row(const CompactionTable *table, ReturnSetInfo *result)
 
 #define PUT(is_there, value) (nulls[i] = !(is_there), values[i] = nulls[i] ? (Datum) 0 : (value), i++)
 	PUT(true, ObjectIdGetDatum(table->relid));
-	PUT(true, CStringGetTextDatum(compaction_reason_name(verdict->reason)));
-	PUT(verdict->has_figure, Float8GetDatum(verdict->figure));
-	PUT(verdict->has_figure, CStringGetTextDatum(unit));
-	PUT(verdict->next >= 0, TimestampTzGetDatum(now + (TimestampTz) (verdict->next * USECS_PER_SEC)));
+	PUT(true, CStringGetTextDatum(text->name));
+	PUT(has_figure, Float8GetDatum(verdict->figure));
+	PUT(has_figure, CStringGetTextDatum(text->unit));
+	PUT(is_due || (is_to_wait && has_figure),
+		TimestampTzGetDatum(is_due ? now : now + (TimestampTz) (verdict->figure * USECS_PER_SEC)));
 	PUT(true, Int64GetDatum((int64) table->facts.bytes));
 	PUT(state->sampled_at != 0 && state->would_win >= 0, Int64GetDatum((int64) state->would_win));
 	PUT(state->sampled_at != 0, TimestampTzGetDatum(state->sampled_at));
@@ -218,8 +224,13 @@ gather_common(CommonFacts *common)
 {
 	common->now = GetCurrentTimestamp();
 	common->states = compaction_states_read();
-	common->held_since = horizon_held_since(common->now);
-	common->window_opens = compaction_opens_in(common->now);
+	common->facts = (CompactionFacts) {
+		.is_standby = RecoveryInProgress(),
+		.is_on = cyclone_compaction && settings_enabled(),
+		.least = DEBUG_LIMIT(compaction_least, LEAST_KB) * 1024.0,
+		.held_since = horizon_held_since(common->now),
+		.window_opens = compaction_opens_in(common->now)
+	};
 	LWLockAcquire(compaction_shared->lock, LW_SHARED);
 	common->running = compaction_shared->database == MyDatabaseId ? compaction_shared->relid : InvalidOid;
 	common->running_since = compaction_shared->started;
@@ -266,23 +277,16 @@ judge_table(const RelationSize *size, double pages, const CommonFacts *common)
 {
 	CompactionTable *table = palloc0_object(CompactionTable);
 	CompactionFacts *facts = &table->facts;
-	TableKey	key = {.database = MyDatabaseId,.relid = size->relid};
 	PgStat_StatTabEntry *counters;
-	uint32		failures;
 
 	table->relid = size->relid;
+	table->facts = common->facts;
 	table->label = compaction_label_of(size->relid, &facts->is_wanted, &facts->threshold);
-	facts->is_standby = RecoveryInProgress();
-	facts->is_on = cyclone_compaction && settings_enabled();
 	facts->bytes = pages * BLCKSZ;
 	facts->rows = size->rows;
-	facts->least = DEBUG_LIMIT(compaction_least, LEAST_KB) * 1024.0;
 	facts->is_left = !scope_has(size->relid) ||
 		(facts->bytes >= facts->least && subscription_writes_to(size->relid));
-	facts->breaker_is_open = table_log_breaker_is_open(&key, &failures) || table_log_all_are_left();
-	facts->held_since = common->held_since;
-	facts->window_is_open = common->window_opens == 0;
-	facts->window_opens = common->window_opens;
+	facts->breaker_is_open = table_log_all_are_left() || breaker_is_open(size->relid) || breaker_is_open(size->toast);
 	counters = pgstat_fetch_stat_tabentry(table->relid);
 	facts->changes = counters == NULL ? 0 :
 		(double) (counters->tuples_updated + counters->tuples_deleted);
@@ -291,6 +295,16 @@ judge_table(const RelationSize *size, double pages, const CommonFacts *common)
 	facts->running_since = (double) (common->now - common->running_since) / USECS_PER_SEC;
 	table->verdict = compaction_decide(facts);
 	return table;
+}
+
+/* breaker_is_open -- that of autovacuum for a table, or a TOAST table, if there is one. */
+static bool
+breaker_is_open(Oid relid)
+{
+	TableKey	key = {.database = MyDatabaseId,.relid = relid};
+	uint32		failures;
+
+	return OidIsValid(relid) && table_log_breaker_is_open(&key, &failures);
 }
 
 /* read_state -- what is remembered of it. */

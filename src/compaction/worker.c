@@ -13,6 +13,7 @@
  *
  * One table doesn't keep the worker from all others: it doesn't wait for the table's lock,
  * and for other sessions' transactions only for seconds, whatever is set for the database.
+ * The launcher ends a turn that takes too long.
  *
  * By a note on disk a crash counts among those for which autovacuum leaves a table, or all,
  * to PostgreSQL (running_notes.c).
@@ -76,34 +77,47 @@ PGDLLEXPORT void pg_cyclone_compaction_worker(Datum arg);
 
 static MemoryContext visit_context;
 
-/* What is noted of the table in hand if the process ends there; relid is invalid if there is none */
-static CompactionState in_hand;
+/* The table in hand, NULL if there is none, and since when */
+static CompactionTable *in_hand = NULL;
+static TimestampTz in_hand_since;
 
-static bool take_place(Oid database);
 static void leave_place(int code, Datum arg);
+static void note_end(int code, Datum arg);
 static void visit_database(void);
 static bool is_wanted(void);
 static CompactionTable *next_table(void);
-static void sample_table(CompactionTable *table, WorkResult *result);
-static void compact_table(CompactionTable *table, WorkResult *result);
-static bool begin_run(Oid relid, double *size);
+static void work_at_table(CompactionTable *table);
+static void sample_table(CompactionTable *table);
+static void compact_table(Oid relid, WorkResult *result);
 static void run_vacuum(Oid relid);
-static void work_at_table(CompactionTable *table, void (*routine) (CompactionTable *, WorkResult *));
-static void arrive_at_table(const CompactionTable *table);
-static bool leave_table(void);
+static CompactionOutcome next_turn(Oid relid);
+static void begin_turn(Oid relid);
 static bool lock_whole_table(Oid relid, LOCKMODE mode);
 static bool others_stay(Oid relid);
 static double size_of_table(Oid relid);
-static void note_run(CompactionTable *table, const WorkResult *result, TimestampTz start);
+static void note_run(CompactionTable *table, const WorkResult *result);
 
 /* pg_cyclone_compaction_worker -- the entry of the process; arg is the database. */
 void
 pg_cyclone_compaction_worker(Datum arg)
 {
+	bool		is_free;
+
 	refuse_without_preloading();
-	if (!take_place(DatumGetObjectId(arg)))
+	LWLockAcquire(compaction_shared->lock, LW_EXCLUSIVE);
+	is_free = compaction_shared->pid == 0;
+	if (is_free)
+	{
+		compaction_shared->pid = MyProcPid;
+		compaction_shared->database = DatumGetObjectId(arg);
+		begin_turn(InvalidOid);
+	}
+	LWLockRelease(compaction_shared->lock);
+	if (!is_free)
 		proc_exit(0);
+	/* the last one comes first */
 	before_shmem_exit(leave_place, (Datum) 0);
+	before_shmem_exit(note_end, (Datum) 0);
 	own_worker_begin(DatumGetObjectId(arg), 0);
 	SetConfigOption("cyclone.index_wait", psprintf("%d", OTHERS_WAIT_MS), PGC_SUSET, PGC_S_OVERRIDE);
 	visit_context = AllocSetContextCreate(TopMemoryContext, "Compaction worker", ALLOCSET_DEFAULT_SIZES);
@@ -112,29 +126,7 @@ pg_cyclone_compaction_worker(Datum arg)
 	proc_exit(0);
 }
 
-/* take_place -- returns false if there is another worker. */
-static bool
-take_place(Oid database)
-{
-	bool		is_free;
-
-	LWLockAcquire(compaction_shared->lock, LW_EXCLUSIVE);
-	is_free = compaction_shared->pid == 0;
-	if (is_free)
-	{
-		compaction_shared->pid = MyProcPid;
-		compaction_shared->database = database;
-		pg_atomic_write_u32(&compaction_shared->has_worker, 1);
-	}
-	LWLockRelease(compaction_shared->lock);
-	return is_free;
-}
-
-/*
- * leave_place
- *		When the process ends: at a table, by a shutdown or pg_terminate_backend, whose run
- *		counts as one that was stopped.
- */
+/* leave_place -- the process ends: the next one may begin, and reads what was noted. */
 static void
 leave_place(int code, Datum arg)
 {
@@ -142,11 +134,22 @@ leave_place(int code, Datum arg)
 	Assert(compaction_shared->pid == MyProcPid);
 	compaction_shared->pid = 0;
 	compaction_shared->relid = InvalidOid;
-	pg_atomic_write_u32(&compaction_shared->has_worker, 0);
 	LWLockRelease(compaction_shared->lock);
+}
+
+/*
+ * note_end
+ *		The process ends: at a table, by a shutdown or pg_terminate_backend, whose run counts as
+ *		one that was stopped.
+ */
+static void
+note_end(int code, Datum arg)
+{
+	const WorkResult result = {.outcome = OUTCOME_STOPPED,.was_begun = true,.size = -1};
+
 	MemoryContextSwitchTo(TopMemoryContext);
-	if (OidIsValid(in_hand.relid))
-		(void) compaction_states_put(&in_hand);
+	if (in_hand != NULL)
+		note_run(in_hand, &result);
 }
 
 /* visit_database -- sample and compact the tables of this database, as far as is due. */
@@ -166,7 +169,7 @@ visit_database(void)
 		   !TimestampDifferenceExceeds(start, GetCurrentTimestamp(), DEBUG_LIMIT(compaction_visit, COMPACTION_VISIT_MS)) &&
 		   (table = next_table()) != NULL)
 	{
-		work_at_table(table, table->verdict.reason == COMPACTION_NOT_SAMPLED ? sample_table : compact_table);
+		work_at_table(table);
 		MemoryContextReset(visit_context);
 	}
 }
@@ -219,24 +222,26 @@ next_table(void)
 
 /*
  * work_at_table
- *		Sample or compact a table, in transactions of the routine's own, and note the result.
- *		An error goes to the log, and into the result.
+ *		Sample or compact a table, in transactions of their own, and note the result.  An error
+ *		goes to the log, and into the result.
  *
  * An error releases the locks that are held for the session, as it comes in a transaction
  * (table_inplace.c).
  */
 static void
-work_at_table(CompactionTable *table, void (*routine) (CompactionTable *, WorkResult *))
+work_at_table(CompactionTable *table)
 {
 	TableKey	key = {.database = MyDatabaseId,.relid = table->relid};
 	WorkResult *result = palloc0_object(WorkResult);
-	TimestampTz start = GetCurrentTimestamp();
+	CompactionOutcome told_as;
 	uint32		failures;
 
 	Assert(!IsTransactionState());
 	result->was_begun = true;
 	result->size = -1;
-	arrive_at_table(table);
+	in_hand = table;
+	in_hand_since = GetCurrentTimestamp();
+	(void) next_turn(table->relid);
 	PG_TRY();
 	{
 		(void) table_log_breaker_is_open(&key, &failures);
@@ -244,7 +249,10 @@ work_at_table(CompactionTable *table, void (*routine) (CompactionTable *, WorkRe
 			ereport(ERROR,
 					(errcode(ERRCODE_IO_ERROR),
 					 errmsg("there is no note on disk for the case of a crash")));
-		routine(table, result);
+		if (table->verdict.reason == COMPACTION_NOT_SAMPLED)
+			sample_table(table);
+		else
+			compact_table(table->relid, result);
 	}
 	PG_CATCH();
 	{
@@ -263,15 +271,16 @@ work_at_table(CompactionTable *table, void (*routine) (CompactionTable *, WorkRe
 	}
 	PG_END_TRY();
 	running_notes_end();
-	if (leave_table() && result->outcome == OUTCOME_GAVE_WAY)
-		result->outcome = OUTCOME_STOPPED;
+	told_as = next_turn(InvalidOid);
+	if (told_as != OUTCOME_NONE && result->outcome == OUTCOME_GAVE_WAY)
+		result->outcome = told_as;
+	if (told_as == OUTCOME_FAILED && result->outcome == OUTCOME_FAILED)
+		result->error = "it took too long";
 	MemoryContextSwitchTo(visit_context);
 	debug_query_string = NULL;
-	if (PortalContext != NULL)
-		MemoryContextDelete(PortalContext);
 	PortalContext = NULL;
-	note_run(table, result, start);
-	in_hand.relid = InvalidOid;
+	note_run(table, result);
+	in_hand = NULL;
 	pgstat_report_stat(true);
 	pgstat_report_activity(STATE_IDLE, NULL);
 }
@@ -282,7 +291,7 @@ work_at_table(CompactionTable *table, void (*routine) (CompactionTable *, WorkRe
  *		locked, or can't be read.  The outcome remains that of no run.
  */
 static void
-sample_table(CompactionTable *table, WorkResult *result)
+sample_table(CompactionTable *table)
 {
 	SetCurrentStatementStartTimestamp();
 	StartTransactionCommand();
@@ -296,43 +305,35 @@ sample_table(CompactionTable *table, WorkResult *result)
 	CommitTransactionCommand();
 }
 
-/* compact_table -- run VACUUM, if the table can be had. */
-static void
-compact_table(CompactionTable *table, WorkResult *result)
-{
-	uint64		compacted = table_inplace_count();
-
-	result->was_begun = false;
-	if (begin_run(table->relid, &result->size))
-	{
-		result->was_begun = true;
-		run_vacuum(table->relid);
-		/* another session may have locked it just then */
-		result->was_begun = table_inplace_count() > compacted;
-	}
-	result->outcome = result->was_begun ? OUTCOME_DONE : OUTCOME_GAVE_WAY;
-}
-
 /*
- * begin_run
- *		Can the table be locked at once, and is no transaction there that stays?  If so, *size
- *		is its size.
+ * compact_table
+ *		Run VACUUM, if the table can be locked at once, and no transaction is there that stays.
  *
  * As long as a transaction has the table open, neither can its end be cut off nor can
  * another index take the place of an old one.  So nothing is begun then.
  */
-static bool
-begin_run(Oid relid, double *size)
+static void
+compact_table(Oid relid, WorkResult *result)
 {
-	bool		can_be_had;
+	uint64		compacted = table_inplace_count();
 
+	result->was_begun = false;
 	SetCurrentStatementStartTimestamp();
 	StartTransactionCommand();
-	can_be_had = lock_whole_table(relid, ShareUpdateExclusiveLock) && !others_stay(relid);
-	if (can_be_had)
-		*size = size_of_table(relid);
+	if (lock_whole_table(relid, ShareUpdateExclusiveLock) && !others_stay(relid))
+	{
+		result->was_begun = true;
+		result->size = size_of_table(relid);
+	}
 	CommitTransactionCommand();
-	return can_be_had;
+	LWLockAcquire(compaction_shared->lock, LW_EXCLUSIVE);
+	compaction_shared->bytes = Max(result->size, 0);
+	LWLockRelease(compaction_shared->lock);
+	if (result->was_begun)
+		run_vacuum(relid);
+	/* another session may have locked it just then */
+	result->was_begun = table_inplace_count() > compacted;
+	result->outcome = result->was_begun ? OUTCOME_DONE : OUTCOME_GAVE_WAY;
 }
 
 /* run_vacuum -- the statement, as if a client had sent it. */
@@ -380,47 +381,33 @@ run_vacuum(Oid relid)
 }
 
 /*
- * arrive_at_table
- *		Say that we are at this table, and prepare what is noted if the process ends there, by a
- *		shutdown or pg_terminate_backend: the run was stopped.
+ * next_turn
+ *		Say that we are at this table, or at none; returns as what the launcher has ended the
+ *		turn before, if it has.  A cancellation that has come since is of no use any more.
  */
-static void
-arrive_at_table(const CompactionTable *table)
+static CompactionOutcome
+next_turn(Oid relid)
 {
-	CompactionRun run = {.outcome = OUTCOME_STOPPED,.was_begun = true,.pause = table->state.pause};
-
-	in_hand = table->state;
-	in_hand.outcome = run.outcome;
-	in_hand.ended_at = GetCurrentTimestamp();
-	in_hand.pause = compaction_pause(&run);
-	in_hand.won = in_hand.seconds = 0;
-	in_hand.error[0] = '\0';
-	in_hand.sampled_at = 0;
-	LWLockAcquire(compaction_shared->lock, LW_EXCLUSIVE);
-	Assert(compaction_shared->pid == MyProcPid && !OidIsValid(compaction_shared->relid));
-	compaction_shared->relid = table->relid;
-	compaction_shared->started = in_hand.ended_at;
-	compaction_shared->is_over = false;
-	LWLockRelease(compaction_shared->lock);
-}
-
-/*
- * leave_table
- *		Say that we are at none; returns whether the launcher has ended it as the time was over.
- *		A cancellation that has come since is of no use any more.
- */
-static bool
-leave_table(void)
-{
-	bool		is_over;
+	CompactionOutcome told_as;
 
 	LWLockAcquire(compaction_shared->lock, LW_EXCLUSIVE);
 	Assert(compaction_shared->pid == MyProcPid);
-	compaction_shared->relid = InvalidOid;
-	is_over = compaction_shared->is_over;
+	told_as = compaction_shared->told_as;
+	begin_turn(relid);
 	LWLockRelease(compaction_shared->lock);
 	QueryCancelPending = false;
-	return is_over;
+	return told_as;
+}
+
+/* begin_turn -- in shared memory, under the lock. */
+static void
+begin_turn(Oid relid)
+{
+	compaction_shared->relid = relid;
+	compaction_shared->started = GetCurrentTimestamp();
+	compaction_shared->bytes = 0;
+	compaction_shared->told = 0;
+	compaction_shared->told_as = OUTCOME_NONE;
 }
 
 /*
@@ -477,7 +464,7 @@ size_of_table(Oid relid)
  * gave way.
  */
 static void
-note_run(CompactionTable *table, const WorkResult *result, TimestampTz start)
+note_run(CompactionTable *table, const WorkResult *result)
 {
 	CompactionState *state = &table->state;
 	CompactionRun run = {
@@ -507,7 +494,7 @@ note_run(CompactionTable *table, const WorkResult *result, TimestampTz start)
 		state->pause = compaction_pause(&run);
 		state->won = run.won;
 		state->total_won += run.won;
-		state->seconds = (double) (state->ended_at - start) / USECS_PER_SEC;
+		state->seconds = (double) (state->ended_at - in_hand_since) / USECS_PER_SEC;
 		strlcpy(state->error, result->error != NULL ? result->error : "", sizeof(state->error));
 		if (run.was_begun)
 			state->sampled_at = 0;

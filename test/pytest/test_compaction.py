@@ -4,6 +4,7 @@ Which table is due, and when, is in test/unit/test_compaction.c, for each reason
 server for all, on which compaction visits a database ten times a second; each test switches it on for its own database.
 """
 
+import os
 import re
 from contextlib import suppress
 from pathlib import Path
@@ -349,6 +350,25 @@ def test_gives_way(server, statement):
 
 
 @pytest.mark.once
+def test_gives_way_to_one_session_of_many(server):
+    """Others wait for another table's lock, more of them than the launcher asks about at once."""
+    with server.connect() as conn, server.connect() as holder:
+        holder.execute("CREATE TABLE other ()")
+        holder.execute("BEGIN; LOCK other")
+        with server.parked("inplace-plan"):
+            waiting = [Background(server.cluster, server.db, "SELECT FROM other") for _ in range(40)]
+            query = "SELECT count(*) FROM pg_locks WHERE relation = 'other'::regclass AND NOT granted"
+            wait_until(lambda: conn.execute(query).fetchone() == (40,), "sessions that wait")
+            conn.execute("SET lock_timeout = '60s'")
+            conn.execute("ALTER TABLE t ADD added int")
+            server.wait_for(last_outcome="gave way")
+        holder.execute("COMMIT")
+        for session in waiting:
+            session.finish()
+        checks.assert_clean(conn, "t")
+
+
+@pytest.mark.once
 def test_gives_way_to_ddl_while_paused(server):
     """As when it isn't paused."""
     with server.connect() as conn:
@@ -428,12 +448,49 @@ def test_toast_table_that_is_being_vacuumed(server):
 def test_switched_off_after_the_launcher_has_died(server):
     """A launcher comes, though compaction is off, and ends what the worker does."""
     with server.parked("inplace-plan"):
-        server.set(**{"cyclone.debug_compaction_visit": 3000})  # ms after which the next launcher comes
-        wait_until(lambda: server.cluster.sql("SHOW cyclone.debug_compaction_visit") == [("3000",)], "the reload")
+        server.set(**{"cyclone.debug_compaction_visit": 500})  # ms; after 12 times that the next launcher comes
+        wait_until(lambda: server.cluster.sql("SHOW cyclone.debug_compaction_visit") == [("500",)], "the reload")
         [launcher] = server.processes("launcher")
         server.cluster.sql(f"SELECT pg_terminate_backend({launcher}, 60000)")
         server.set(**{"cyclone.compaction": None})
         assert server.wait_for(last_outcome="stopped")["reason"] == "off"
+
+
+@pytest.mark.once
+def test_launcher_that_has_failed_comes_later(server):
+    """Later than one that has ended because compaction was switched off."""
+    server.on(**{"cyclone.debug_compaction_visit": 2000})  # ms; after 12 times that it comes
+    launcher = wait_until(lambda: server.processes("launcher"), "the launcher")[0]
+    wait_until(lambda: server.cluster.sql("SHOW cyclone.debug_compaction_visit") == [("2000",)], "the reload")
+    server.cluster.sql(f"SELECT pg_terminate_backend({launcher}, 60000)")
+    for _ in range(25):
+        server.cluster.sql("SELECT pg_sleep(0.2)")
+        assert server.processes("launcher") == []
+    wait_until(lambda: server.processes("launcher"), "the next launcher")
+
+
+@pytest.mark.once
+def test_worker_keeps_its_place_until_its_result_is_noted(server):
+    """The next one, which reads it, comes afterwards. A launcher that has come later knows the worker by its place alone."""
+    [(oid,)] = server.cluster.sql(f"SELECT oid FROM pg_database WHERE datname = '{server.db}'")
+    fifo = server.cluster.data / f"pg_cyclone/compaction_{oid}.new"
+    server.set(**{"cyclone.debug_compaction_hour": 1})  # for which no table is taken, as a pipe isn't written to disk
+    with server.parked("inplace-plan") as worker:
+        [launcher] = server.processes("launcher")
+        server.cluster.sql(f"SELECT pg_terminate_backend({launcher}, 60000)")
+        wait_until(lambda: server.processes("launcher"), "the next launcher")
+        os.mkfifo(fifo)
+        fifo.chmod(0o666)  # the server may be another user's
+        try:
+            server.cluster.sql(f"SELECT pg_terminate_backend({worker})")
+            for _ in range(20):
+                server.cluster.sql("SELECT pg_sleep(0.2)")
+                assert server.processes("worker") == [worker]
+        finally:
+            reader = os.open(fifo, os.O_RDONLY)
+            fifo.unlink()
+            wait_until(lambda: worker not in server.processes("worker"), "the worker's end")
+            os.close(reader)
 
 
 @pytest.mark.once
@@ -503,15 +560,39 @@ def test_tables_that_are_left_to_postgresql(server):
 
 
 @pytest.mark.once
+def test_breaker_of_a_toast_table(server):
+    """Counts for its table."""
+    with server.connect() as conn:
+        label(conn, "compaction=off")
+        conn.execute("CREATE TABLE w (id int PRIMARY KEY, note text STORAGE EXTERNAL) WITH (autovacuum_enabled = off)")
+        conn.execute("INSERT INTO w SELECT i, repeat('x', 4000) FROM generate_series(1, 1000) i")
+        conn.execute("VACUUM (ANALYZE) w")
+        conn.execute("DELETE FROM w WHERE id % 10 <> 0")
+        [(toast,)] = conn.execute("SELECT reltoastrelid::regclass::text FROM pg_class WHERE relname = 'w'").fetchall()
+        conn.execute("SET cyclone.debug_fault = 'store-loses'")
+        with pytest.raises(psycopg.errors.DataCorrupted, match="an audit of VACUUM has failed"):
+            conn.execute(f"VACUUM (INDEX_CLEANUP on) {toast}")
+        conn.execute("RESET cyclone.debug_fault")
+        server.on()
+        assert server.wait_for("w", reason="circuit breaker")["sampled_at"] is None
+        conn.execute("SELECT cyclone.autovacuum_reset()")
+        server.wait_for("w", last_outcome="done")
+        checks.assert_clean(conn, "w")
+
+
+@pytest.mark.once
 def test_error_is_one_tables(server):
     with server.connect() as conn:
+        name = """ "U ""v"" 'w'; --" """
+        make(conn, name)
+        label(conn, "compaction=off", name)
         server.on(**{"cyclone.debug_point": "inplace-plan:worker:error"})
         row = server.wait_for(reason="pause")
         assert "debug point" in row["last_error"] and row["last_outcome"] == "failed"
         assert 0 < row["figure"] <= 3600
         server.set(**{"cyclone.debug_point": None})
-        name = """ "U ""v"" 'w'; --" """
-        make(conn, name)
+        wait_until(lambda: server.cluster.sql("SHOW cyclone.debug_point") == [("",)], "the reload")
+        label(conn, None, name)
         server.wait_for(name, last_outcome="done")
         assert server.row()["last_outcome"] == "failed"
         checks.assert_clean(conn, "t")
@@ -755,6 +836,83 @@ def test_index_that_is_locked(roles, point):
         roles.wait_for("u", last_outcome="done")
         roles.wait_for("t", last_outcome="gave way")
         owner.execute("ROLLBACK")
+
+
+HANG_LOCK = 42
+HANG = {
+    "lock": f"PERFORM pg_advisory_xact_lock({HANG_LOCK})",
+    "sleep": "PERFORM pg_sleep(100000)",
+    "catch": "LOOP BEGIN PERFORM pg_sleep(100000); EXCEPTION WHEN query_canceled THEN NULL; END; END LOOP",
+}
+
+
+def make_hanging(server, owner, how: str) -> None:
+    """Make an index of t, with a function that doesn't end while the session of its owner has an advisory lock, as it has now."""
+    server.cluster.sql("GRANT CREATE ON SCHEMA public TO compaction_owner", dbname=server.db)
+    owner.execute(
+        "CREATE FUNCTION hang(i int) RETURNS int IMMUTABLE LANGUAGE plpgsql AS $$BEGIN"
+        f" IF EXISTS (SELECT FROM pg_catalog.pg_locks WHERE locktype = 'advisory' AND objid = {HANG_LOCK} AND granted) THEN {HANG[how]}; END IF;"
+        " RETURN i; END$$; CREATE INDEX ON t (hang(id))"
+    )
+    owner.execute(f"SELECT pg_advisory_lock({HANG_LOCK})")
+
+
+@pytest.mark.once
+@pytest.mark.parametrize(
+    ("how", "outcome", "error"), [("lock", "gave way", "canceling"), ("sleep", "failed", "it took too long"), ("catch", "stopped", None)]
+)
+def test_function_that_does_not_end(roles, how, outcome, error):
+    """One in an index of a table keeps the worker from no other table for longer than a turn, and each time the pause doubles."""
+    with roles.connect(user="compaction_owner") as owner, roles.connect() as conn:
+        make(conn, "u")
+        label(conn, "compaction=off", "u")
+        make_hanging(roles, owner, how)
+        roles.on(**{"cyclone.debug_compaction_turn": None if how == "lock" else 5000})
+        row = roles.wait_for(last_outcome=outcome)
+        assert (row["reason"], row["pause"], row["runs"]) == ("pause", 3600, 0)
+        assert error is None if row["last_error"] is None else error in row["last_error"]
+        roles.set(**{"cyclone.debug_compaction_hour": 1})
+        wait_until(lambda: roles.row()["pause"] > 3600, "another such run")
+        label(conn, "compaction=off", "t")  # another run of it may have begun, which takes a turn
+        label(conn, None, "u")
+        roles.wait_for("u", last_outcome="done")
+        roles.off()
+        owner.execute(f"SELECT pg_advisory_unlock({HANG_LOCK})")
+        conn.execute("VACUUM (INDEX_CLEANUP on) t")
+        checks.assert_clean(conn, "t")
+
+
+@pytest.mark.once
+def test_gives_way_to_a_session_that_waits_for_a_row(roles):
+    """A row that moves is moved in a moment, unless a function of the table's owner keeps it."""
+    with roles.connect(user="compaction_owner") as owner, roles.connect() as conn:
+        make_hanging(roles, owner, "sleep")
+        roles.on()
+        query = "SELECT count(*) FROM pg_stat_activity WHERE wait_event = 'PgSleep' AND backend_type = 'pg_cyclone compaction worker'"
+        wait_until(lambda: conn.execute(query).fetchone() == (1,), "a function that doesn't end")
+        owner.execute(f"SELECT pg_advisory_unlock({HANG_LOCK})")
+        conn.execute("SET lock_timeout = '120s'")
+        conn.execute("UPDATE t SET note = note || 'y'")
+        roles.wait_for(last_outcome="gave way")
+        roles.off()
+        conn.execute("VACUUM (INDEX_CLEANUP on) t")
+        checks.assert_clean(conn, "t")
+
+
+@pytest.mark.once
+def test_catalog_that_is_locked(server):
+    """A worker that stands still at no table leaves the database after the time of a turn, and other databases have theirs."""
+    first = server.db
+    with server.connect() as holder:
+        holder.execute("BEGIN; LOCK pg_extension")
+        server.next_database()
+        with server.connect() as conn:
+            make(conn)
+            server.set(**{"cyclone.databases": f"{first}, {server.db}"})
+            server.on(**{"cyclone.debug_compaction_turn": 10000})
+            server.wait_for(last_outcome="done")
+            checks.assert_clean(conn, "t")
+        holder.execute("ROLLBACK")
 
 
 @pytest.mark.once
