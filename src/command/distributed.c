@@ -68,9 +68,7 @@ typedef struct OtherLibrary
 	bool		in_session;
 	/* does its hook run VACUUMs without calling the hooks behind it? */
 	bool		ends_vacuums;
-	/* for messages: what its tables are, and what to do instead */
-	const char *are_what;
-	const char *hint;
+	const char *hint;			/* what to do instead */
 } OtherLibrary;
 
 /* The library that a VACUUM is for, and the relation that is why, unless it is the database */
@@ -96,7 +94,6 @@ static const OtherLibrary libraries[] = {
 			{"pg_dist_node",.is_for_database = true}
 		},
 		.off_switch = "citus.enable_ddl_propagation",
-		.are_what = "distributed by Citus",
 		.hint = gettext_noop("Leave the option out and set cyclone.latency_target on each node, or run the statement on each node, with the names of its shards, after SET citus.enable_ddl_propagation = off."),
 	},
 	{
@@ -113,12 +110,12 @@ static const OtherLibrary libraries[] = {
 		},
 		.in_session = true,
 		.ends_vacuums = true,
-		.are_what = "divided into chunks by TimescaleDB",
 		.hint = gettext_noop("Leave the option out, or name other tables, or chunks that are neither compressed nor frozen."),
 	},
 };
 
 static const char *option_in_the_way(const VacuumOptions *options, bool in_session);
+static bool find_owner(List *relids, Owner *owner);
 static bool library_is_present(const OtherLibrary *library);
 static List *named_relations(List *rels);
 static bool library_has_one(const OtherLibrary *library, List *relids, Owner *owner);
@@ -136,18 +133,11 @@ distributed_is_for_other(List *rels, const VacuumOptions *options)
 	List	   *relids = rels == NIL ? NIL : named_relations(rels);
 	bits32		flags = options->params.options;
 	const char *refused;
-	Owner		owner = {NULL};
+	Owner		owner;
 
 	Assert(IsTransactionState());
 
-	if (rels != NIL && relids == NIL)
-		return false;
-	for (int i = 0; i < lengthof(libraries) && owner.library == NULL; i++)
-	{
-		if (library_is_present(&libraries[i]) && library_has_one(&libraries[i], relids, &owner))
-			owner.library = &libraries[i];
-	}
-	if (owner.library == NULL)
+	if ((rels != NIL && relids == NIL) || !find_owner(relids, &owner))
 		return false;
 
 	refused = option_in_the_way(options, owner.library->in_session);
@@ -191,19 +181,26 @@ option_in_the_way(const VacuumOptions *options, bool in_session)
 bool
 distributed_table_is_for_other(Oid relid, const char **is_what)
 {
+	Owner		owner;
+
 	Assert(IsTransactionState());
 	Assert(CheckRelationOidLockedByMe(relid, AccessShareLock, true));
 
+	if (!find_owner(list_make1_oid(relid), &owner))
+		return false;
+	*is_what = owner.is_what;
+	return true;
+}
+
+/* find_owner -- is one of these relations, or if there are none the database, another library's? */
+static bool
+find_owner(List *relids, Owner *owner)
+{
 	for (int i = 0; i < lengthof(libraries); i++)
 	{
-		Owner		owner;
-
-		if (library_is_present(&libraries[i]) &&
-			library_has_one(&libraries[i], list_make1_oid(relid), &owner))
-		{
-			*is_what = owner.is_what;
+		owner->library = &libraries[i];
+		if (library_is_present(owner->library) && library_has_one(owner->library, relids, owner))
 			return true;
-		}
 	}
 	return false;
 }
@@ -268,7 +265,7 @@ library_has_one(const OtherLibrary *library, List *relids, Owner *owner)
 	bool		found = false;
 
 	owner->relid = relids == NIL ? InvalidOid : linitial_oid(relids);
-	owner->is_what = library->are_what;
+	owner->is_what = library->catalogs[0].is_what;
 	for (int i = 0; i < lengthof(library->catalogs) && !found; i++)
 	{
 		const OtherCatalog *catalog = &library->catalogs[i];

@@ -96,23 +96,6 @@ page_check_items(Relation rel, Buffer buffer)
 		check_item(rel, buffer, off);
 }
 
-/* page_check_row -- see page_change.h. */
-bool
-page_check_row(Relation rel, Buffer buffer, OffsetNumber off)
-{
-	Page		page = BufferGetPage(buffer);
-
-	Assert(OffsetNumberIsValid(off));
-
-	if (PageIsNew(page))
-		return false;
-	page_check_header(rel, buffer);
-	if (off > PageGetMaxOffsetNumber(page))
-		return false;
-	check_item(rel, buffer, off);
-	return ItemIdIsNormal(PageGetItemId(page, off));
-}
-
 /* check_item -- raise an error if an item isn't sound. */
 static void
 check_item(Relation rel, Buffer buffer, OffsetNumber off)

@@ -36,9 +36,6 @@ extern void page_check_header(Relation rel, Buffer buffer);
  */
 extern void page_check_items(Relation rel, Buffer buffer);
 
-/* Likewise, of this item alone.  Is a row there? */
-extern bool page_check_row(Relation rel, Buffer buffer, OffsetNumber off);
-
 /*
  * Return how much space a page must have to take a row of this aligned size, if reserve
  * bytes are to remain free.  Spaces are as the free space map has them.

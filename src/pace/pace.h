@@ -44,7 +44,6 @@ extern bool pace_command_is_running(void);
 extern bool pace_is_worker(void);
 extern void pace_hurry(void);
 extern int	pace_processes_fed(void);
-extern int	pace_workers_now(void);
 extern void pace_write_steadily(void);
 extern void pace_begin_summary(void);
 extern const PaceSummary *pace_summary(void);

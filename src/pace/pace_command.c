@@ -39,7 +39,6 @@
 
 #include "at_exit.h"
 #include "compat.h"
-#include "debug_point.h"
 #include "pace/pace_private.h"
 
 /* backend_flush_after, in blocks: as checkpoint_flush_after is by default */
@@ -138,24 +137,6 @@ pace_processes_fed(void)
 	double		fed = ceil(settings_rate(&pace_command.settings) / COST_OF_A_PROCESS);
 
 	return (int) Min(fed, INT_MAX);
-}
-
-/*
- * pace_workers_now
- *		How many workers the command's budget and target feed now; for teams whose size
- *		doesn't change.
- */
-int
-pace_workers_now(void)
-{
-	int			by_cost = pace_processes_fed();
-	TargetState target;
-	int			fed;
-
-	target_state(pace_command.has_joined, &target);
-	fed = (int) Min(by_cost, ceil(target.budget));
-
-	return (int) DEBUG_LIMIT(fed, Max(fed - 1, 0));
 }
 
 /*
