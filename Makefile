@@ -59,7 +59,7 @@ PG_VERSIONS ?= 17 18 19
 PYTHON ?= python3
 PG_MAJOR = $(or $(shell $(PG_CONFIG) --version | sed -n 's/^PostgreSQL \([0-9]*\).*/\1/p'),$(error no pg_config found: set PG_CONFIG=/path/to/pg_config))
 BUILD_DIR = build/$(PG_MAJOR)$(if $(DEBUG_POINTS),-debug)
-VENV_PYTHON = PYTHONPATH=python .venv/bin/python
+VENV_PYTHON = PYTHONPATH=test .venv/bin/python
 JUNK_TESTS = smoke inplace index_shrink rewrite compaction faults
 FAST_TESTS = units smoke options regress dead_tids parallel progress checks btree_splits hash_splits tree_rules
 COMMON_RUN = $(if $(SEED),--seed $(SEED)) $(if $(BASE),--base $(BASE)) $(if $(AUTOVACUUM),--autovacuum)
@@ -92,7 +92,7 @@ distclean: clean
 	rm -rf .venv .postgres
 
 demo: .venv/stamp
-	PYTHONPATH=python:bench .venv/bin/python scripts/demo.py $(DEMO_ARGS)
+	PYTHONPATH=test:bench .venv/bin/python scripts/demo.py $(DEMO_ARGS)
 
 try: .venv/stamp
 	$(VENV_PYTHON) scripts/try_server.py
@@ -150,22 +150,22 @@ check-valgrind: .venv/stamp
 	$(VENV_PYTHON) scripts/check_valgrind.py $(or $(PGSRC),$(error name a source tree of PostgreSQL: make check-valgrind PGSRC=/path/to/postgresql-18))
 
 crash-test: .venv/stamp
-	$(VENV_PYTHON) -m cyclone_lab.crash_test --rounds $(or $(ROUNDS),500) --version $(or $(VERSION),18) $(LONG_RUN)
+	$(VENV_PYTHON) -m long_runs.crash_test --rounds $(or $(ROUNDS),500) --version $(or $(VERSION),18) $(LONG_RUN)
 
 fault-test: .venv/stamp
-	$(VENV_PYTHON) -m cyclone_lab.fault_test --faults $(or $(FAULTS),200) --version $(or $(VERSION),18) $(LONG_RUN)
+	$(VENV_PYTHON) -m long_runs.fault_test --faults $(or $(FAULTS),200) --version $(or $(VERSION),18) $(LONG_RUN)
 
 damage-test: .venv/stamp
-	$(VENV_PYTHON) -m cyclone_lab.damage_test --damages $(or $(DAMAGES),500) --version $(or $(VERSION),18) $(LONG_RUN)
+	$(VENV_PYTHON) -m long_runs.damage_test --damages $(or $(DAMAGES),500) --version $(or $(VERSION),18) $(LONG_RUN)
 
 soak: .venv/stamp
-	$(VENV_PYTHON) -m cyclone_lab.soak --minutes $(or $(MINUTES),60) --writers $(or $(WRITERS),8) --version $(or $(VERSION),18) $(COMMON_RUN)
+	$(VENV_PYTHON) -m long_runs.soak --minutes $(or $(MINUTES),60) --writers $(or $(WRITERS),8) --version $(or $(VERSION),18) $(COMMON_RUN)
 
 twins: .venv/stamp
-	$(VENV_PYTHON) -m cyclone_lab.twins --minutes $(or $(MINUTES),10) --writers $(or $(WRITERS),8) --version $(or $(VERSION),18) $(COMMON_RUN)
+	$(VENV_PYTHON) -m long_runs.twins --minutes $(or $(MINUTES),10) --writers $(or $(WRITERS),8) --version $(or $(VERSION),18) $(COMMON_RUN)
 
 prove-large: .venv/stamp
-	$(VENV_PYTHON) -m cyclone_lab.large_proof --version $(or $(VERSION),18) $(if $(SIZE),--size $(SIZE)) $(if $(BASE),--base $(BASE))
+	$(VENV_PYTHON) -m long_runs.large_proof --version $(or $(VERSION),18) $(if $(SIZE),--size $(SIZE)) $(if $(BASE),--base $(BASE))
 
 bench: .venv/stamp
 	$(VENV_PYTHON) bench/run.py $(BENCH_ARGS)
@@ -201,7 +201,7 @@ bench-online: .venv/stamp
 	$(VENV_PYTHON) bench/online.py $(ONLINE_ARGS)
 
 bench-tpcc: .venv/stamp
-	PYTHONPATH=python:bench .venv/bin/python -m tpcc $(TPCC_ARGS)
+	PYTHONPATH=test:bench .venv/bin/python -m tpcc $(TPCC_ARGS)
 
 bench-autovacuum: .venv/stamp
 	$(VENV_PYTHON) bench/autovacuum.py $(AUTOVACUUM_ARGS)

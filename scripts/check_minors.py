@@ -17,7 +17,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "python"))
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "test"))
 
 from cyclone_lab import server_use
 from cyclone_lab.postgres import REPO, PostgresUnavailable, find_or_fetch, find_or_fetch_minor, minors, program_env, program_path, run_program

@@ -75,7 +75,7 @@ def copy_tree() -> None:
 def run(tests: list[str], arguments: list[str]) -> tuple[bool, str]:
     """Run these tests in the copy until one fails; did they pass, and what did they say?"""
     command = [TREE / ".venv/bin/python", "-m", "pytest", "-x", "-q", "-n", "2", *(f"test/pytest/{test}" for test in tests), *arguments]
-    env = {**os.environ, "PG_VERSIONS": "18", "PYTHONPATH": "python"}
+    env = {**os.environ, "PG_VERSIONS": "18", "PYTHONPATH": "test"}
     try:
         done = subprocess.run(command, cwd=TREE, env=env, capture_output=True, text=True, timeout=TIME_LIMIT, check=False)
     except subprocess.TimeoutExpired as error:

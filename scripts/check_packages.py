@@ -22,7 +22,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "python"))
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "test"))
 
 from cyclone_lab import debian
 from cyclone_lab.postgres import REPO

@@ -20,8 +20,8 @@ import psycopg
 from cyclone_lab import build, checks, cluster
 from cyclone_lab.cluster import Cluster
 from cyclone_lab.postgres import REPO, hand_over, program_env, program_path, run_program
-from cyclone_lab.proof import assert_sound, vacuum_all
-from cyclone_lab.workload import SESSION, Workload, Writer
+from long_runs.proof import assert_sound, vacuum_all
+from long_runs.workload import SESSION, Workload, Writer
 
 CONFIG = {
     "shared_preload_libraries": "pg_cyclone",

@@ -75,7 +75,7 @@ def _measure(major: int, file: str, uses: dict) -> tuple[float, bool, set[str]]:
     with tempfile.TemporaryDirectory(prefix="cyclone-gcov-") as folder:
         counts = Path(folder)
         counts.chmod(0o777)
-        env = {**os.environ, "PG_VERSIONS": str(major), "GCOV_PREFIX": folder, "PYTHONPATH": str(REPO / "python")}
+        env = {**os.environ, "PG_VERSIONS": str(major), "GCOV_PREFIX": folder, "PYTHONPATH": str(REPO / "test")}
         command = [sys.executable, "-m", "pytest", "-q", "--numprocesses=0", "-p", "no:cacheprovider", "-m", "not once", str(TESTS / file)]
         began = time.monotonic()
         result = subprocess.run(command, env=env, cwd=REPO, capture_output=True, text=True, timeout=LIMIT)

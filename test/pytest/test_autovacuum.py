@@ -20,8 +20,8 @@ from conftest import CONFIG, TEMPLATE, create_with_template
 from cyclone_lab import checks
 from cyclone_lab.background import DEBUG_POINT_LOCK, PATIENCE_SECONDS, Background, wait_until
 from cyclone_lab.cluster import Cluster
-from cyclone_lab.log_reports import REPORT
 from cyclone_lab.postgres import hand_over
+from long_runs.log_reports import REPORT
 from test_seam import said
 
 NEVER = 1_000_000_000

@@ -5,7 +5,7 @@ import random
 import pytest
 
 from cyclone_lab import checks, gin, tids
-from cyclone_lab.workload import BY_NAME, Doubt, Workload
+from long_runs.workload import BY_NAME, Doubt, Workload
 
 
 @pytest.fixture

@@ -52,7 +52,7 @@ def demo(monkeypatch):
 def test_runs_through(prefix, tmp_path, without_disk):
     picture = tmp_path / "folder" / "demo.png"
     arguments = ["--rows=20000", "--workers=1", "--rounds=1", "--seconds=0.5", "--loads=1", "--load=4", "--rest=1", "--seen=500", f"--picture={picture}"]
-    path = ":".join(str(REPO / folder) for folder in ("python", "bench", "scripts"))
+    path = ":".join(str(REPO / folder) for folder in ("test", "bench", "scripts"))
     result = subprocess.run([sys.executable, "-c", PROGRAM, prefix, without_disk, *arguments], text=True, capture_output=True,
                             env={**os.environ, "PYTHONPATH": path})  # fmt: skip
     assert result.returncode == 0, result.stdout + result.stderr
@@ -77,7 +77,7 @@ def test_a_server_to_try(prefix):
     """psql runs on it, another one can, the views are there; nothing is left when psql has ended."""
     home = re.compile(r"For another session: (\S+) -h (\S+) -U postgres shop\nThe server's log: (\S+)\n")
     lines = ["VACUUM (VERBOSE) pg_class;", "SELECT count(*) > 0 AS has_views FROM cyclone.bloat;", "\\conninfo", "\\q"]
-    path = ":".join(str(REPO / folder) for folder in ("python", "scripts"))
+    path = ":".join(str(REPO / folder) for folder in ("test", "scripts"))
     result = subprocess.run([sys.executable, "-c", TRY, prefix], input="\n".join(lines), text=True, stdout=subprocess.PIPE,
                             stderr=subprocess.STDOUT, env={**os.environ, "PYTHONPATH": path})  # fmt: skip
     assert result.returncode == 0, result.stdout

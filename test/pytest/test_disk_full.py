@@ -171,7 +171,7 @@ print(f"held with {free:.0f} MB free")
 
 def run_on_full_disk(prefix, min_free: str, *options: str, script: str) -> subprocess.CompletedProcess:
     done = subprocess.run([sys.executable, "-c", script, prefix, min_free, *options], text=True, capture_output=True,
-                          env={**os.environ, "PYTHONPATH": str(REPO / "python")})  # fmt: skip
+                          env={**os.environ, "PYTHONPATH": str(REPO / "test")})  # fmt: skip
     if "no small disk: " in done.stderr:
         pytest.xfail(f"NOT TESTED: a disk that gets full of WAL: {done.stderr.strip()}")
     return done

@@ -13,8 +13,8 @@ from conftest import TEMPLATE
 from cyclone_lab import checks
 from cyclone_lab.background import Background, Parked, messages_to, wait_until
 from cyclone_lab.cluster import Cluster
-from cyclone_lab.log_reports import REPORT
 from cyclone_lab.postgres import hand_over
+from long_runs.log_reports import REPORT
 from test_autovacuum import AUTOVACUUM, Auto
 
 PUBLIC = ("id", "datname")

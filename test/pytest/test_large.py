@@ -9,9 +9,10 @@ import pytest
 
 import large
 from circumstances import file_system
-from cyclone_lab import build, large_proof, page_cache
-from cyclone_lab.large_proof import LargeProof
+from cyclone_lab import build, page_cache
 from cyclone_lab.postgres import REPO
+from long_runs import large_proof
+from long_runs.large_proof import LargeProof
 
 BYTES = 1 << 20
 

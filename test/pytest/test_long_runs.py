@@ -13,11 +13,12 @@ from unittest.mock import MagicMock
 
 import pytest
 
-from cyclone_lab import autovacuum, build, crash_test, damage_test, fault_test, soak, twins
-from cyclone_lab.crash_test import IN_AUTOVACUUM, CrashTest
-from cyclone_lab.damage_test import DamageTest, Outcome
-from cyclone_lab.fault_test import BREAKERS, LEFT_TO_SERVER, FaultTest
-from cyclone_lab.soak import LEAST_VACUUMS, Soak
+from cyclone_lab import build
+from long_runs import autovacuum, crash_test, damage_test, fault_test, soak, twins
+from long_runs.crash_test import IN_AUTOVACUUM, CrashTest
+from long_runs.damage_test import DamageTest, Outcome
+from long_runs.fault_test import BREAKERS, LEFT_TO_SERVER, FaultTest
+from long_runs.soak import LEAST_VACUUMS, Soak
 
 LIVES = 10  # at most, in which what a run is about comes to pass for certain, and mostly in the first one
 
@@ -119,7 +120,7 @@ def test_standby_and_subscriber_beside_autovacuum(prefix, seed):
 def test_too_little_autovacuum_is_noticed(prefix, seed, monkeypatch):
     """As it is if the engine has no workers."""
     monkeypatch.setitem(autovacuum.CHOICES, "cyclone.autovacuum_max_parallel_workers", (0,))
-    monkeypatch.setattr("cyclone_lab.soak.EXTRA", 0)
+    monkeypatch.setattr("long_runs.soak.EXTRA", 0)
     with Soak(prefix, seed, writers=2, with_autovacuum=True) as test:
         with pytest.raises(AssertionError, match=autovacuum.WITH_WORKERS):
             test.run(0.05)

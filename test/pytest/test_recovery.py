@@ -11,8 +11,8 @@ from conftest import TEMPLATE
 from cyclone_lab import checks
 from cyclone_lab.background import Parked
 from cyclone_lab.files import missing_files, stray_files, wait_for_cleaning
-from cyclone_lab.proof import wait_for_restart
-from cyclone_lab.workload import CHECKED_WAL
+from long_runs.proof import wait_for_restart
+from long_runs.workload import CHECKED_WAL
 from test_faults import KINDS, PLACES, assert_sound, assert_whole
 
 EVERY_VERSION = "what replays WAL is the server"

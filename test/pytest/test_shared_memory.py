@@ -10,8 +10,8 @@ import pytest
 from conftest import CONFIG, create_with_template, table_made_once
 from cyclone_lab import checks
 from cyclone_lab.background import Parked, heard
-from cyclone_lab.fault_test import SHARED_MEMORY
 from cyclone_lab.shim import Disk
+from long_runs.fault_test import SHARED_MEMORY
 
 SEGMENTS = ("allocate", "truncate")  # which calls make a segment large enough, on one system or another
 ROWS = 600_000

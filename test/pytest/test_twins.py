@@ -9,10 +9,10 @@ import random
 import psycopg
 import pytest
 
-from cyclone_lab.autovacuum import WITH_WORKERS
-from cyclone_lab.load import Sessions
-from cyclone_lab.twin_tables import Duel, Twins, Writer
-from cyclone_lab.twins import TwinTest
+from long_runs.autovacuum import WITH_WORKERS
+from long_runs.load import Sessions
+from long_runs.twin_tables import Duel, Twins, Writer
+from long_runs.twins import TwinTest
 
 SEED = int(os.environ.get("CYCLONE_SEED", random.randrange(1_000_000)))
 
@@ -20,7 +20,7 @@ SEED = int(os.environ.get("CYCLONE_SEED", random.randrange(1_000_000)))
 @pytest.mark.parametrize("seconds", [5, pytest.param(15, marks=pytest.mark.full)])
 def test_a_table_that_is_compacted_stays_equal_to_one_that_is_not(prefix, monkeypatch, seconds):
     """And then for as long as it takes until everything was done."""
-    monkeypatch.setattr("cyclone_lab.twins.PERIOD", seconds)
+    monkeypatch.setattr("long_runs.twins.PERIOD", seconds)
     print(f"CYCLONE_SEED={SEED}")
     with TwinTest(prefix, SEED, writers=4) as test:
         test.run(seconds / 60, show=print)

@@ -14,7 +14,7 @@ import pytest
 
 from cyclone_lab import build
 from cyclone_lab.postgres import as_server_user, hand_over, program_env
-from cyclone_lab.proof import SERVER_ASSERTION
+from long_runs.proof import SERVER_ASSERTION
 
 EVERY_VERSION = "the server's own bugs"
 

@@ -17,7 +17,7 @@ from pathlib import Path
 from cyclone_lab import build, checks, page_cache
 from cyclone_lab.cluster import Cluster
 from cyclone_lab.files import GIBIBYTE, assert_free, table_files
-from cyclone_lab.long_run import show
+from long_runs.long_run import show
 
 CONFIG = {
     "shared_preload_libraries": "pg_cyclone",

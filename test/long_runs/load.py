@@ -9,8 +9,8 @@ import psycopg
 from cyclone_lab import checks
 from cyclone_lab.background import Background
 from cyclone_lab.cluster import Cluster
-from cyclone_lab.statements import Vacuum, random_vacuum
-from cyclone_lab.workload import CONFLICTS, SESSION, Workload, Writer
+from long_runs.statements import Vacuum, random_vacuum
+from long_runs.workload import CONFLICTS, SESSION, Workload, Writer
 
 JOIN_SECONDS = 300  # more than statement_timeout anywhere, by which some statements end
 # That a VACUUM doesn't get its lock is no failure; what the server says when it goes down is looked at in `Load._guard`

@@ -23,10 +23,10 @@ from typing import NamedTuple
 
 import psycopg
 
-from cyclone_lab import long_run
 from cyclone_lab.background import wait_until
 from cyclone_lab.cluster import Cluster
 from cyclone_lab.postgres import REPO, hand_over
+from long_runs import long_run
 
 PAGE = 8192
 TEMPLATE = "pristine"

@@ -8,7 +8,7 @@ import psycopg
 from cyclone_lab import checks
 from cyclone_lab.background import wait_until
 from cyclone_lab.cluster import Cluster, what_was_forgotten
-from cyclone_lab.workload import Workload
+from long_runs.workload import Workload
 
 PROVING = "VACUUM (INDEX_CLEANUP on, DISABLE_PAGE_SKIPPING, PARALLEL 2)"
 # An error of PostgreSQL's own VACUUM, autovacuum included, about sound rows that it has left with the lock of an ended transaction

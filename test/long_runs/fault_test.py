@@ -20,15 +20,16 @@ from typing import NamedTuple
 
 import psycopg
 
-from cyclone_lab import autovacuum, checks, long_run
-from cyclone_lab.autovacuum import Autovacuums, Key
+from cyclone_lab import checks
 from cyclone_lab.background import wait_until
 from cyclone_lab.cluster import Cluster
 from cyclone_lab.postgres import REPO
-from cyclone_lab.proof import assert_sound, assert_sound_before_vacuum, vacuum_all, wait_for_restart
 from cyclone_lab.shim import Disk, Seen
-from cyclone_lab.statements import Vacuum, random_vacuum
-from cyclone_lab.workload import SESSION, Workload, Writer
+from long_runs import autovacuum, long_run
+from long_runs.autovacuum import Autovacuums, Key
+from long_runs.proof import assert_sound, assert_sound_before_vacuum, vacuum_all, wait_for_restart
+from long_runs.statements import Vacuum, random_vacuum
+from long_runs.workload import SESSION, Workload, Writer
 
 LIFE = 25
 CONFIG = {

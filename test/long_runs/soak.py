@@ -19,13 +19,14 @@ from pathlib import Path
 
 import psycopg
 
-from cyclone_lab import autovacuum, checks, compaction, long_run
-from cyclone_lab.autovacuum import Autovacuums
+from cyclone_lab import checks
 from cyclone_lab.background import wait_until
 from cyclone_lab.cluster import Cluster
-from cyclone_lab.load import Load
-from cyclone_lab.proof import assert_sound, assert_sound_before_vacuum, vacuum_all
-from cyclone_lab.workload import BY_NAME, CHECKED_WAL, Workload
+from long_runs import autovacuum, compaction, long_run
+from long_runs.autovacuum import Autovacuums
+from long_runs.load import Load
+from long_runs.proof import assert_sound, assert_sound_before_vacuum, vacuum_all
+from long_runs.workload import BY_NAME, CHECKED_WAL, Workload
 
 PERIOD = 20
 OLD_PERIODS = 8  # in each such period tables become old

@@ -20,8 +20,8 @@ from contextlib import suppress
 import psycopg
 
 from cyclone_lab.background import DEBUG_POINT_LOCK
-from cyclone_lab.load import Sessions
-from cyclone_lab.workload import CONFLICTS, SESSION, Table, note
+from long_runs.load import Sessions
+from long_runs.workload import CONFLICTS, SESSION, Table, note
 
 TWINS = ("control", "compacted")
 FEW, MANY = 1000, 2500  # rows; between them writers now fill the tables and now empty them

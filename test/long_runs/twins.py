@@ -18,14 +18,15 @@ from pathlib import Path
 
 import psycopg
 
-from cyclone_lab import autovacuum, checks, compaction, long_run
-from cyclone_lab.autovacuum import BY_ENGINE, Autovacuums
+from cyclone_lab import checks
 from cyclone_lab.cluster import Cluster
-from cyclone_lab.load import Sessions
 from cyclone_lab.postgres import REPO
-from cyclone_lab.proof import ASSERTION_COUNT, SERVER_ASSERTION, STALE_LOCK, STALE_LOCK_COUNT, assert_sound, assert_sound_before_vacuum, vacuum_all
-from cyclone_lab.soak import TROUBLE
-from cyclone_lab.twin_tables import Duel, Twins, Writer, breathe, read
+from long_runs import autovacuum, compaction, long_run
+from long_runs.autovacuum import BY_ENGINE, Autovacuums
+from long_runs.load import Sessions
+from long_runs.proof import ASSERTION_COUNT, SERVER_ASSERTION, STALE_LOCK, STALE_LOCK_COUNT, assert_sound, assert_sound_before_vacuum, vacuum_all
+from long_runs.soak import TROUBLE
+from long_runs.twin_tables import Duel, Twins, Writer, breathe, read
 
 PERIOD = 20
 OLD_PERIODS = 8  # in each such period tables become old

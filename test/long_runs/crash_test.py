@@ -21,13 +21,14 @@ from pathlib import Path
 
 import psycopg
 
-from cyclone_lab import autovacuum, checks, compaction, long_run
-from cyclone_lab.autovacuum import Autovacuums, Key
+from cyclone_lab import checks
 from cyclone_lab.background import DEBUG_POINT_LOCK, wait_until
 from cyclone_lab.cluster import Cluster
-from cyclone_lab.load import Load, reset_limits
 from cyclone_lab.postgres import REPO
-from cyclone_lab.proof import (
+from long_runs import autovacuum, compaction, long_run
+from long_runs.autovacuum import Autovacuums, Key
+from long_runs.load import Load, reset_limits
+from long_runs.proof import (
     PENDING_LIST_COUNT,
     STALE_LOCK,
     STALE_LOCK_COUNT,
@@ -36,8 +37,8 @@ from cyclone_lab.proof import (
     vacuum_all,
     wait_for_restart,
 )
-from cyclone_lab.statements import KINDS, PLAIN_POINTS, random_vacuum
-from cyclone_lab.workload import CHECKED_WAL, Workload
+from long_runs.statements import KINDS, PLAIN_POINTS, random_vacuum
+from long_runs.workload import CHECKED_WAL, Workload
 
 LIFE = 10
 CONFIG = {

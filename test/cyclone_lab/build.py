@@ -75,7 +75,8 @@ def install_commit(commit: str, major: int) -> Path:
         subprocess.run(["tar", "-x", "-C", tree], check=True, input=archive)
         (tree / ".postgres").symlink_to(REPO / ".postgres")
     code = f"from cyclone_lab import build; print(build.install({major}))"
-    env = {**os.environ, "PYTHONPATH": str(tree / "python")}
+    paths = [str(tree / folder) for folder in ("test", "python")]  # the harness was in python/ before
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
     output = subprocess.run([sys.executable, "-c", code], cwd=tree, env=env, check=True, stdout=subprocess.PIPE, text=True).stdout
     return Path(output.splitlines()[-1])
 

@@ -1,0 +1,1 @@
+"""Runs of any length that crash, damage and load servers at random, each followed by every check: see test/proofs.md."""
