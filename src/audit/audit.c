@@ -8,8 +8,8 @@
  * what; here are the store of dead items and the age of the table.
  *
  * An audit uses the locks and pins that the engine has at that moment, but for the
- * search for entries that are left.  Plans are judged before a critical section begins,
- * results when it has ended and is logged.
+ * search for entries that are left, and for pages that are skipped.  Plans are judged
+ * before a critical section begins, results when it has ended and is logged.
  *
  * If an audit fails, the process releases the page's lock, sets a mark (audit_mark.c), by
  * which the table is left to the server, and writes a report.  An error ends the VACUUM;

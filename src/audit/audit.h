@@ -66,6 +66,7 @@ extern void audit_age(TableVacuum *vacuum, const VacuumCounters *counters);
 extern void audit_before_prune(TableVacuum *vacuum, Buffer buffer, const PagePlan *plan);
 extern void audit_noted(TableVacuum *vacuum, Buffer buffer, const OffsetNumber *dead, int ndead,
 						const PruneResult *pruned);
+extern void audit_skipped(TableVacuum *vacuum, BlockNumber start, BlockNumber end);
 extern void audit_map(TableVacuum *vacuum, Buffer buffer, Buffer vmbuffer);
 extern void audit_before_free(TableVacuum *vacuum, Buffer buffer, const DeadTidsPage *dead,
 							  uint8 bits, TransactionId newest_xmin);

@@ -15,6 +15,8 @@
  */
 #include "postgres.h"
 
+#include <math.h>
+
 #include "access/heapam.h"
 #include "access/htup_details.h"
 #include "access/multixact.h"
@@ -24,6 +26,9 @@
 
 #include "audit/audit.h"
 #include "engine/heap/page_check.h"
+
+/* About as many skipped pages a VACUUM reads, however large the table */
+#define SKIPPED_SAMPLE	64
 
 /* What is to become of an item; in the order of fate_names */
 typedef enum ItemFate
@@ -56,6 +61,8 @@ typedef struct PageAudit
 	HeapPageFreeze freeze;
 } PageAudit;
 
+static uint64 blocks_to_next(double share);
+static void audit_skipped_page(TableVacuum *vacuum, BlockNumber blkno);
 static HeapTupleHeader audited_row(const PageAudit *audit, OffsetNumber off);
 static void begin_heap_page(PageAudit *audit, TableVacuum *vacuum, Buffer buffer);
 static void end_heap_page(PageAudit *audit, TransactionId oldest_xid, MultiXactId oldest_multi);
@@ -265,6 +272,91 @@ audit_before_free(TableVacuum *vacuum, Buffer buffer, const DeadTidsPage *dead,
 			compare_numbers(&audit, "newest xmin", newest_xmin, audit.newest_xmin);
 	}
 	vacuum->counters.audited_heap_pages++;
+}
+
+/*
+ * audit_skipped
+ *		These blocks are skipped: note the oldest IDs on a sample of them, which a new
+ *		relfrozenxid must not pass (audit_age).
+ *
+ * They would not be read otherwise, so the sample is small, unless all pages are
+ * audited.  No buffer is locked.
+ */
+void
+audit_skipped(TableVacuum *vacuum, BlockNumber start, BlockNumber end)
+{
+	double		share = cyclone_audit < 1 ?
+		Min(cyclone_audit, (double) SKIPPED_SAMPLE / vacuum->shared->rel_pages) : 1;
+
+	Assert(end <= vacuum->shared->rel_pages);
+	if (share <= 0 || VacuumFailsafeActive)
+		return;
+	for (uint64 blkno = start + blocks_to_next(share); blkno < end; blkno += 1 + blocks_to_next(share))
+	{
+		CHECK_FOR_INTERRUPTS();
+		audit_skipped_page(vacuum, blkno);
+	}
+}
+
+/* blocks_to_next -- by chance: how many blocks come before the next one of the sample. */
+static uint64
+blocks_to_next(double share)
+{
+	double		gap = 0;
+
+	if (share < 1)
+		gap = log(1 - pg_prng_double(&pg_global_prng_state)) / log1p(-share);
+	return Min(gap, MaxBlockNumber);
+}
+
+/*
+ * audit_skipped_page
+ *		One of them.
+ *
+ * If the map says that it is all-frozen, and it isn't, that is damage.  PostgreSQL's VACUUM
+ * doesn't look there, and this one goes on with a warning.  A page that can't be read ends
+ * it, as one that isn't skipped does; so none is read in the failsafe.
+ */
+static void
+audit_skipped_page(TableVacuum *vacuum, BlockNumber blkno)
+{
+	Buffer		buffer = ReadBufferExtended(vacuum->rel, MAIN_FORKNUM, blkno, RBM_NORMAL,
+											vacuum_strategy(vacuum));
+	Page		page = BufferGetPage(buffer);
+	Buffer		vmbuffer = InvalidBuffer;
+	VacuumCounters *counters = &vacuum->counters;
+	OffsetNumber maxoff;
+	bool		is_frozen;
+	bool		is_damaged = false;
+
+	/* the map's page is pinned before the lock is taken */
+	visibilitymap_pin(vacuum->rel, blkno, &vmbuffer);
+	LockBuffer(buffer, BUFFER_LOCK_SHARE);
+	is_frozen = (visibilitymap_get_status(vacuum->rel, blkno, &vmbuffer) & VISIBILITYMAP_ALL_FROZEN) != 0;
+	maxoff = PageIsNew(page) ? 0 : PageGetMaxOffsetNumber(page);
+	for (OffsetNumber off = FirstOffsetNumber; off <= Min(maxoff, MaxHeapTuplesPerPage); off++)
+	{
+		ItemId		item = PageGetItemId(page, off);
+		HeapTupleHeader row = (HeapTupleHeader) ((char *) page + ItemIdGetOffset(item));
+
+		if (!ItemIdIsNormal(item) || !page_check_fits(item))
+			continue;
+		if (is_frozen)
+			is_damaged |= heap_tuple_needs_eventual_freeze(row);
+		else
+			(void) heap_tuple_should_freeze(row, &vacuum->shared->cutoffs,
+											&counters->audited_relfrozenxid,
+											&counters->audited_relminmxid);
+	}
+	UnlockReleaseBuffer(buffer);
+	ReleaseBuffer(vmbuffer);
+	counters->audited_heap_pages++;
+	if (is_damaged)
+		ereport(WARNING,
+				(errcode(ERRCODE_DATA_CORRUPTED),
+				 errmsg("block %u of table \"%s\" is all-frozen in the visibility map, and has rows that aren't frozen",
+						blkno, RelationGetRelationName(vacuum->rel)),
+				 errhint("Please run VACUUM (DISABLE_PAGE_SKIPPING, FREEZE) on the table, and look for the cause.")));
 }
 
 /* audited_row -- the row that an item of the page leads to. */

@@ -284,6 +284,45 @@ def test_relminmxid_that_is_too_new(t, cluster, db):
     assert_server_finishes(conn, before)
 
 
+@pytest.mark.once
+def test_visible_pages_that_are_skipped_as_frozen(t):
+    """By an aggressive VACUUM, which would move relfrozenxid past the XIDs of their rows."""
+    conn = t()
+    conn.execute("VACUUM (INDEX_CLEANUP on) t")
+    before = rows(conn)
+    for i in range(3):
+        conn.execute(f"CREATE TABLE younger_{i} ()")
+    age = conn.execute("SELECT age(relfrozenxid) FROM pg_class WHERE relname = 't'").fetchone()
+    detail = fails(conn, "skip-visible", "VACUUM (FREEZE) t").diag.message_detail
+    assert re.search(r"relfrozenxid becomes \d+. The audit's: an XID that is left is \d+", detail)
+    assert conn.execute("SELECT age(relfrozenxid) FROM pg_class WHERE relname = 't'").fetchone() >= age
+    assert_server_finishes(conn, before)
+
+
+@pytest.mark.once
+def test_skipped_page_that_is_not_frozen_as_the_map_says(t, cluster):
+    """That is damage, and no alarm."""
+    conn = t(dead="false")
+    conn.execute("VACUUM t")
+    [(blocks, path)] = conn.execute("SELECT pg_relation_size('t') / 8192, pg_relation_filepath('t')")
+    assert conn.execute("SELECT count(*) FROM pg_visibility_map('t') WHERE all_visible AND NOT all_frozen").fetchone() == (blocks,)
+    conn.execute("CHECKPOINT")
+    file = cluster.data / f"{path}_vm"
+    image = bytearray(file.read_bytes())
+    image[24 : 24 + blocks // 4] = b"\xff" * (blocks // 4)
+    [(checksum,)] = conn.execute("SELECT page_checksum(%s, 0)", [bytes(image)])
+    struct.pack_into("<h", image, 8, checksum)
+    cluster.stop()
+    file.write_bytes(image)
+    cluster.start()
+    with cluster.connect(conn.info.dbname) as again:
+        report = said(again, "VACUUM (VERBOSE) t")
+        assert by_engine(report)
+        assert re.search('block \\d+ of table "t" is all-frozen in the visibility map, and has rows that aren\'t frozen', report)
+        again.execute("VACUUM (DISABLE_PAGE_SKIPPING, FREEZE) t")
+        checks.assert_clean(again, "t")
+
+
 @pytest.mark.parametrize("fault", ["live-row:4", "leaf:3", "index-live:3", "store-loses:7"])
 def test_in_workers(t, fault):
     """The error of any process is the statement's, and the leader knows that it is an audit's."""

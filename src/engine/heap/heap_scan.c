@@ -605,6 +605,9 @@ find_run(HeapScan *scan)
 	{
 		if (!all_frozen)
 			vacuum->counters.skipped_allvisible = true;
+		/* else relfrozenxid stays as it is */
+		if (!vacuum->counters.skipped_allvisible)
+			audit_skipped(vacuum, vacuum->scan_next, blkno);
 		vacuum->counters.skipped_pages += blkno - vacuum->scan_next;
 		scan->passed += blkno - vacuum->scan_next;
 		vacuum->scan_next = blkno;

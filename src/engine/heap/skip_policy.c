@@ -63,6 +63,8 @@ skip_policy_judge(TableVacuum *vacuum, BlockNumber blkno, Buffer *vmbuffer, uint
 	 */
 	if (blkno == shared->rel_pages - 1 || !shared->skip_with_vm)
 		return MUST_SCAN;
+	if (DEBUG_FAULT("skip-visible"))
+		return MAY_SKIP_FROZEN;
 	if (bits & VISIBILITYMAP_ALL_FROZEN)
 		return MAY_SKIP_FROZEN;
 	if (shared->aggressive)
