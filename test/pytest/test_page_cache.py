@@ -223,6 +223,31 @@ def test_a_call_with_a_lock_is_noticed(server, cold, prefix):
     server.calls[:] = bytes(LAYOUT.size)
 
 
+def test_what_is_in_shared_buffers_tells_nothing(prefix):
+    """A table whose first 40 MB are there: that reading them brings nothing to the page cache doesn't end it."""
+    base = disk()
+    if base is None:
+        pytest.skip("no folder here is on a disk with a page cache")
+    with Cluster.create(prefix, {**CONFIG, "shared_buffers": "64MB", "cyclone.audit": 0}, base=base) as server:
+        server.start()
+        with server.connect() as conn:
+            checks.create_extensions(conn)
+            conn.execute("CREATE EXTENSION pg_prewarm")
+            conn.execute("CREATE TABLE t (id int, filler text) WITH (autovacuum_enabled = off, fillfactor = 10)")
+            conn.execute("INSERT INTO t SELECT i, repeat('x', 700) FROM generate_series(1, 10000) i")
+            conn.execute("VACUUM (FREEZE) t")
+            conn.execute("CHECKPOINT")
+            [file] = files_of(server, conn, "t").values()
+        server.restart()
+        with server.connect() as conn:
+            conn.execute(f"SELECT pg_prewarm('t', 'buffer', 'main', 0, {40 * MB // 8192 - 1})")
+            drop(file)
+            conn.execute("SET cyclone.preserve_page_cache = on")
+            conn.execute("VACUUM (DISABLE_PAGE_SKIPPING, PARALLEL 0) t")
+            assert file.stat().st_size > 75 * MB and in_cache(file) < 16 * MB
+            checks.assert_clean(conn, "t")
+
+
 def test_a_file_system_with_a_cache_of_its_own(server, cold):
     """It has nothing in the page cache, even of what has been read; nothing is dropped, as it might drop what was there before."""
     conn, _ = cold
