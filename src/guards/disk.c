@@ -149,7 +149,7 @@ look_at_file_systems(GuardedVacuum *vacuum, double min_free, uint64 now)
 /*
  * find_free
  *		How much is free in the file system of that path, and how much should be?  False,
- *		and both are 0, if that can't be found out: then nothing waits.
+ *		and both are 0, if that can't be found out: then nothing waits, and the log says so.
  */
 static bool
 find_free(GuardedVacuum *vacuum, const char *path, double min_free,
@@ -159,7 +159,17 @@ find_free(GuardedVacuum *vacuum, const char *path, double min_free,
 
 	*free_bytes = *bound = 0;
 	if (!disk_free(path, &space))
+	{
+		uint32		not_yet = 0;
+
+		/* if it never could be found out the server's start has said so */
+		if (disk_free_is_allowed() &&
+			pg_atomic_compare_exchange_u32(&guards_shared->disk_is_unseen, &not_yet, 1))
+			ereport(LOG,
+					(errmsg("could not find out how much is free in the file system of \"%s\": %m", path),
+					 errhint("cyclone.min_free_disk has no effect there.")));
 		return false;
+	}
 	*free_bytes = space.free_bytes;
 	*bound = disk_free_bound(min_free, space.size_bytes);
 	pg_atomic_write_u64(&vacuum->disk_free, *free_bytes);

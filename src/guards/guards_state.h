@@ -165,6 +165,8 @@ typedef struct GuardsShared
 	LagWatch	lag_watch;		/* under the lock */
 	LagStandby *standbys;		/* max_wal_senders of them, under the lock */
 
+	pg_atomic_uint32 disk_is_unseen;	/* the log has it */
+
 	GuardedVacuum vacuums[FLEXIBLE_ARRAY_MEMBER];	/* MaxBackends of them, by
 													 * leader */
 } GuardsShared;

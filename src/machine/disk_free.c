@@ -59,6 +59,13 @@ disk_free_init(void)
 				 errhint("cyclone.min_free_disk has no effect.")));
 }
 
+/* disk_free_is_allowed -- see disk_free.h. */
+bool
+disk_free_is_allowed(void)
+{
+	return may_ask;
+}
+
 /* disk_free -- see disk_free.h. */
 bool
 disk_free(const char *path, DiskFree *result)

@@ -24,9 +24,11 @@ typedef struct DiskFree
  * while the library is preloaded.
  */
 extern void disk_free_init(void);
+extern bool disk_free_is_allowed(void);
 
 /*
- * The space of the file system that has this path; false if that can't be found out.
+ * The space of the file system that has this path; false, with errno if asking is allowed,
+ * if that can't be found out.
  */
 extern bool disk_free(const char *path, DiskFree *result);
 
