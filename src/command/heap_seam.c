@@ -27,6 +27,7 @@
 #include "audit_mark.h"
 #include "autovacuum/autovacuum.h"
 #include "command/heap_seam.h"
+#include "command/relations.h"
 #include "compat.h"
 #include "debug_point.h"
 #include "engine/table_run.h"
@@ -100,7 +101,10 @@ static void
 vacuum_heap(Relation rel, compat_am_vacuum_params *params, BufferAccessStrategy strategy)
 {
 	if (IsUnderPostmaster)
+	{
 		audit_mark_forget();
+		relations_note_lazy(RelationGetRelid(rel));
+	}
 	if (!IsUnderPostmaster || rel->rd_tableam != GetHeapamTableAmRoutine())
 		servers_vacuum(rel, params, strategy);
 	else if (AmAutoVacuumWorkerProcess())

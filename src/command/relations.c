@@ -68,17 +68,26 @@ typedef enum TargetVerdict
 /* Are we between the first and the last target? */
 static bool running = false;
 
+/* The tables that the server's VACUUM in hand has come to, if done_context isn't NULL */
+static List *done = NIL;
+static MemoryContext done_context = NULL;
+
 static List *expand_named(List *targets, VacuumRelation *named,
 						  bits32 options, MemoryContext context);
 static bool wants_children(const RangeVar *name, char relkind);
 static List *append_children(List *targets, Oid relid, List *columns,
 							 MemoryContext context);
 static bool is_to_be_vacuumed(Form_pg_class form, bits32 options);
+static void vacuum_targets(List *targets, const VacuumParams *params,
+						   BufferAccessStrategy ring, MemoryContext context,
+						   int naudits_failed_before);
 static int	process_targets(List *targets, const VacuumParams *params,
-							BufferAccessStrategy ring, MemoryContext context);
+							BufferAccessStrategy ring, MemoryContext context,
+							bool is_only_target);
 static void process_target(VacuumRelation *target, const VacuumParams *params,
 						   BufferAccessStrategy ring, MemoryContext context);
-static void report_failed_audit(MemoryContext context);
+static ErrorData *end_failed_target(MemoryContext context);
+static void warn_of(ErrorData *error);
 static bool vacuum_target(VacuumRelation *target, const VacuumParams *params,
 						  BufferAccessStrategy ring, MemoryContext context);
 static bool is_surely_for_server(Oid relid, const VacuumParams *params);
@@ -99,16 +108,28 @@ void
 relations_vacuum(List *named, const VacuumParams *params,
 				 BufferAccessStrategy ring, MemoryContext context)
 {
-	const bool	deferrable = DefaultXactDeferrable;
-	List	   *targets;
-	volatile int naudits_failed = 0;
-
 	Assert((params->options & VACOPT_VACUUM) != 0);
 	Assert((params->options & VACOPT_ONLY_DATABASE_STATS) == 0);
+
+	vacuum_targets(relations_list(named, params->options, context), params, ring, context, 0);
+}
+
+/*
+ * vacuum_targets
+ *		Vacuums these targets, and raises an error at the end if an audit has failed on one
+ *		of several.
+ *
+ * naudits_failed_before is on how many tables audits have failed before, in the same statement.
+ */
+static void
+vacuum_targets(List *targets, const VacuumParams *params, BufferAccessStrategy ring,
+			   MemoryContext context, int naudits_failed_before)
+{
+	const bool	deferrable = DefaultXactDeferrable;
+	volatile int naudits_failed = naudits_failed_before;
+
 	Assert(IsTransactionState() && !running);
 	Assert(GetCurrentTransactionNestLevel() == 1 && !IsInParallelMode());
-
-	targets = relations_list(named, params->options, context);
 
 	if (ActiveSnapshotSet())
 		PopActiveSnapshot();
@@ -124,7 +145,8 @@ relations_vacuum(List *named, const VacuumParams *params,
 		 * deadlock
 		 */
 		DefaultXactDeferrable = false;
-		naudits_failed = process_targets(targets, params, ring, context);
+		naudits_failed += process_targets(targets, params, ring, context,
+										  naudits_failed == 0 && list_length(targets) == 1);
 	}
 	PG_FINALLY();
 	{
@@ -146,6 +168,68 @@ relations_vacuum(List *named, const VacuumParams *params,
 							   "audits have failed on %d tables", naudits_failed, naudits_failed),
 				 errdetail("The other tables have been vacuumed."),
 				 errhint("The warnings before this message say more.")));
+}
+
+/* relations_begin_lazy -- see relations.h. */
+void
+relations_begin_lazy(MemoryContext context)
+{
+	Assert(done_context == NULL);
+	done_context = context;
+}
+
+/* relations_end_lazy -- see relations.h. */
+void
+relations_end_lazy(void)
+{
+	done_context = NULL;
+	done = NIL;
+}
+
+/* relations_lazy_has_begun -- see relations.h. */
+bool
+relations_lazy_has_begun(void)
+{
+	return done_context != NULL;
+}
+
+/* relations_note_lazy -- see relations.h. */
+void
+relations_note_lazy(Oid relid)
+{
+	MemoryContext old;
+
+	if (done_context == NULL)
+		return;
+	old = MemoryContextSwitchTo(done_context);
+	done = lappend_oid(done, relid);
+	MemoryContextSwitchTo(old);
+}
+
+/* relations_go_on -- see relations.h. */
+void
+relations_go_on(List *named, const VacuumParams *params, BufferAccessStrategy ring,
+				MemoryContext context)
+{
+	ErrorData  *error = end_failed_target(context);
+	bool		is_one = list_length(named) == 1;
+	List	   *targets = NIL;
+
+	if (!is_one)
+		warn_of(error);
+	StartTransactionCommand();
+	foreach_node(VacuumRelation, target, relations_list(named, params->options, context))
+	{
+		if (!list_member_oid(done, target->oid))
+			targets = relations_append(targets, target->relation, target->oid, target->va_cols,
+									   context);
+	}
+	/* a partitioned table has others */
+	if (is_one && targets == NIL)
+		ReThrowError(error);
+	if (is_one)
+		warn_of(error);
+	vacuum_targets(targets, params, ring, context, 1);
 }
 
 /* relations_list -- see relations.h. */
@@ -327,7 +411,7 @@ relations_append(List *targets, RangeVar *name, Oid relid, List *columns,
  */
 static int
 process_targets(List *targets, const VacuumParams *params,
-				BufferAccessStrategy ring, MemoryContext context)
+				BufferAccessStrategy ring, MemoryContext context, bool is_only_target)
 {
 	volatile int naudits_failed = 0;
 
@@ -343,10 +427,9 @@ process_targets(List *targets, const VacuumParams *params,
 		}
 		PG_CATCH();
 		{
-			if (list_length(targets) == 1 || !audit_mark_is_set() ||
-				geterrcode() != ERRCODE_DATA_CORRUPTED)
+			if (is_only_target || !relations_audit_has_failed())
 				PG_RE_THROW();
-			report_failed_audit(context);
+			warn_of(end_failed_target(context));
 			naudits_failed++;
 		}
 		PG_END_TRY();
@@ -366,13 +449,20 @@ process_target(VacuumRelation *target, const VacuumParams *params,
 		analyze_target(target, params, ring);
 }
 
+/* relations_audit_has_failed -- see relations.h. */
+bool
+relations_audit_has_failed(void)
+{
+	return audit_mark_is_set() && geterrcode() == ERRCODE_DATA_CORRUPTED;
+}
+
 /*
- * report_failed_audit
- *		An audit's error has ended a target: make it a warning, end the transaction, and be
- *		ready for the next target.
+ * end_failed_target
+ *		An audit's error has ended a target: end the transaction, and be ready for the next
+ *		target.  Returns the error, in context.
  */
-static void
-report_failed_audit(MemoryContext context)
+static ErrorData *
+end_failed_target(MemoryContext context)
 {
 	ErrorData  *error;
 
@@ -383,12 +473,20 @@ report_failed_audit(MemoryContext context)
 	/* while the team's memory is there, which the pace points into */
 	compat_unlock_pages();
 	team_give_up();
-	pace_restart_command();
+	if (pace_command_is_running())
+		pace_restart_command();
 	/* which gives back the session's lock, too */
 	AbortOutOfAnyTransaction();
 	relations_end();
 	relations_reset_costs();
 	MemoryContextSwitchTo(context);
+	return error;
+}
+
+/* warn_of -- make an error a warning, and free it. */
+static void
+warn_of(ErrorData *error)
+{
 	error->elevel = WARNING;
 	ThrowErrorData(error);
 	FreeErrorData(error);
@@ -414,6 +512,11 @@ vacuum_target(VacuumRelation *target, const VacuumParams *params,
 	TargetVerdict verdict = TARGET_SKIP;
 
 	Assert(!IsTransactionState() && running);
+	if (!(params->options & (VACOPT_FULL | VACOPT_INPLACE)))
+	{
+		leave_to_server(target, params, ring, context);
+		return false;
+	}
 	transaction_begin(full);
 	if (full && is_surely_for_server(target->oid, params))
 	{

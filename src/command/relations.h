@@ -32,6 +32,30 @@ extern void relations_vacuum(List *named, const VacuumParams *params,
 							 MemoryContext context);
 
 /*
+ * relations_go_on
+ *		Vacuums the tables of a lazy VACUUM that the server hasn't come to, when an audit has
+ *		failed on one of several.
+ *
+ * Called where its error is caught, after relations_begin_lazy; returns in a transaction, for
+ * the caller to commit.  Raises an error at the end, or at once if no table is left.
+ */
+extern void relations_go_on(List *named, const VacuumParams *params,
+							BufferAccessStrategy ring, MemoryContext context);
+
+/*
+ * relations_begin_lazy
+ *		Begins to note to which tables a lazy VACUUM of the server comes, in context, until
+ *		relations_end_lazy.  relations_note_lazy notes one, if that has begun.
+ */
+extern void relations_begin_lazy(MemoryContext context);
+extern void relations_note_lazy(Oid relid);
+extern bool relations_lazy_has_begun(void);
+extern void relations_end_lazy(void);
+
+/* relations_audit_has_failed -- is the error in hand an audit's? */
+extern bool relations_audit_has_failed(void);
+
+/*
  * relations_are_vacuumed
  *		Is a VACUUM (FULL) of ours at work in this session, or is this a worker of a
  *		VACUUM?

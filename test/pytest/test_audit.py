@@ -775,8 +775,37 @@ def test_other_tables_of_the_statement(t):
     assert_server_finishes(conn, before)
 
 
+@pytest.mark.parametrize("statement", ["VACUUM (ANALYZE) parts", "VACUUM (LATENCY_TARGET auto)", "VACUUM (ANALYZE) part_0, part_1, part_1, part_2"])
+def test_other_tables_of_a_lazy_vacuum(conn, statement):
+    """The server's own loop over the tables has ended; those that it hasn't come to are vacuumed and analyzed all the same."""
+    conn.execute("CREATE TABLE parts (id int, part int) PARTITION BY LIST (part)")
+    for part in range(3):
+        conn.execute(f"CREATE TABLE part_{part} PARTITION OF parts FOR VALUES IN ({part}) WITH (autovacuum_enabled = off)")
+        conn.execute(f"INSERT INTO parts SELECT i, {part} FROM generate_series(1, 2000) i; CREATE INDEX ON part_{part} (id)")
+    conn.execute("VACUUM")
+    conn.execute("DELETE FROM parts WHERE id % 2 = 0 AND part = 1 OR id < 10")
+    before = conn.execute("SELECT count(*), sum(id) FROM parts").fetchone()
+    notices = messages_to(conn)
+    conn.execute("SET cyclone.debug_fault = 'store-loses:7'")  # only part_1 has as many pages with dead rows
+    with pytest.raises(psycopg.errors.DataCorrupted, match="an audit has failed on 1 table"):
+        conn.execute(statement)
+    conn.execute("RESET cyclone.debug_fault")
+    assert any('an audit of VACUUM has failed in relation "part_1"' in notice for notice in notices)
+    assert conn.execute("SELECT outcome FROM cyclone.history_details WHERE relid = 'part_1'::regclass ORDER BY id").fetchall() == [("done",), ("failed",)]
+    for name in ("part_0", "part_2"):
+        checks.assert_clean(conn, name)
+        assert checks.table_state(conn, name)["dead_items"] == 0
+        assert conn.execute("SELECT reltuples FROM pg_class WHERE oid = %s::regclass", (name,)).fetchone() == (1991,)
+        assert conn.execute("SELECT count(*) FROM pg_stats WHERE tablename = %s", (name,)).fetchone() == (2 if "ANALYZE" in statement else 0,)
+        query = "SELECT count(*) FROM cyclone.history_details WHERE relid = %s::regclass AND outcome = 'done'"
+        assert conn.execute(query, (name,)).fetchone() == (2,)
+    conn.execute("VACUUM parts")
+    assert conn.execute("SELECT count(*), sum(id) FROM parts").fetchone() == before
+    checks.assert_clean(conn, "part_1")
+
+
 @pytest.mark.once
-@pytest.mark.parametrize("form, fault", [("FULL INPLACE", "index-entry"), ("FULL", "rewrite-change")])
+@pytest.mark.parametrize("form, fault", [("FULL INPLACE, ", "index-entry"), ("FULL, ", "rewrite-change"), ("", "index-entry")])
 def test_other_tables_after_a_team_that_failed(new_cluster, form, fault):
     """Its memory is gone, where the server keeps none for later; nothing of the next table's pace is in it."""
     own = new_cluster(min_dynamic_shared_memory=0, min_parallel_table_scan_size=0, min_parallel_index_scan_size=0)
@@ -788,7 +817,7 @@ def test_other_tables_after_a_team_that_failed(new_cluster, form, fault):
         conn.execute("SET max_parallel_maintenance_workers = 2; SET cyclone.latency_target = auto")
         conn.execute("SELECT set_config('cyclone.debug_fault', %s, false)", (fault,))
         with pytest.raises(psycopg.errors.DataCorrupted, match="audits have failed on 3 tables"):
-            conn.execute(f"VACUUM ({form}, PARALLEL 2) t, u, v")
+            conn.execute(f"VACUUM ({form}PARALLEL 2) t, u, v")
         conn.execute("RESET cyclone.debug_fault; SELECT cyclone.autovacuum_reset()")
         conn.execute("VACUUM (FULL INPLACE) t, u, v")
         assert conn.execute("SELECT (SELECT count(*) FROM t), (SELECT count(*) FROM u), (SELECT count(*) FROM v)").fetchone() == before
