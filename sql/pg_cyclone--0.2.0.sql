@@ -120,12 +120,15 @@ CREATE FUNCTION pace_rows(
     OUT pid int,
     OUT datid oid,
     OUT relid oid,
+    OUT limited_by text,
+    OUT figure float8,
+    OUT bound float8,
     OUT budget float8,
     OUT rate float8,
     OUT asleep float8,
-    OUT shared_by int,
-    OUT limited_by text,
-    OUT usesysid oid)
+    OUT held_by text,
+    OUT standby_pid int,
+    OUT shared_by int)
 RETURNS SETOF record
 LANGUAGE C STRICT VOLATILE PARALLEL RESTRICTED
 AS 'MODULE_PATHNAME', 'pg_cyclone_pace';
@@ -133,43 +136,24 @@ AS 'MODULE_PATHNAME', 'pg_cyclone_pace';
 COMMENT ON FUNCTION pace_rows() IS
 'The rows of the view cyclone.pace, without names.';
 
-CREATE FUNCTION guard_rows(
-    OUT pid int,
-    OUT datid oid,
-    OUT relid oid,
-    OUT limited_by text,
-    OUT figure float8,
-    OUT bound float8,
-    OUT held_by text,
-    OUT standby_pid int)
-RETURNS SETOF record
-LANGUAGE C STRICT VOLATILE PARALLEL RESTRICTED
-AS 'MODULE_PATHNAME', 'pg_cyclone_guards';
-
-COMMENT ON FUNCTION guard_rows() IS
-'A row for each VACUUM that is paused, or waits to keep to cyclone.max_wal_rate, cyclone.max_replica_lag or cyclone.min_free_disk, for the view cyclone.pace.';
-
 CREATE VIEW pace_details AS
-SELECT coalesce(p.pid, g.pid) AS pid,
-       coalesce(p.datid, g.datid) AS datid,
+SELECT p.pid,
+       p.datid,
        d.datname,
-       coalesce(p.relid, g.relid) AS relid,
-       CASE WHEN coalesce(p.datid, g.datid) = (SELECT oid FROM pg_catalog.pg_database WHERE datname = pg_catalog.current_database())
-            THEN coalesce(p.relid, g.relid)::pg_catalog.regclass END AS relation,
-       coalesce(g.limited_by, p.limited_by) AS limited_by,
-       CASE WHEN g.pid IS NOT NULL THEN g.figure
-            WHEN p.limited_by = 'cost delay' THEN p.rate END AS figure,
-       CASE WHEN g.pid IS NOT NULL THEN g.bound
-            WHEN p.limited_by = 'cost delay' THEN p.budget END AS bound,
-       CASE WHEN g.standby_pid IS NOT NULL THEN (SELECT a.application_name FROM pg_catalog.pg_stat_get_activity(g.standby_pid) a)
-            ELSE g.held_by END AS held_by,
+       p.relid,
+       CASE WHEN p.datid = (SELECT oid FROM pg_catalog.pg_database WHERE datname = pg_catalog.current_database())
+            THEN p.relid::pg_catalog.regclass END AS relation,
+       p.limited_by,
+       CASE p.limited_by WHEN 'cost delay' THEN p.rate ELSE p.figure END AS figure,
+       CASE p.limited_by WHEN 'cost delay' THEN p.budget ELSE p.bound END AS bound,
+       CASE WHEN p.standby_pid IS NULL THEN p.held_by
+            ELSE (SELECT a.application_name FROM pg_catalog.pg_stat_get_activity(p.standby_pid) a) END AS held_by,
        p.asleep,
        p.rate,
        p.budget,
        p.shared_by
 FROM cyclone.pace_rows() p
-FULL JOIN cyclone.guard_rows() g ON g.pid = p.pid
-LEFT JOIN pg_catalog.pg_database d ON d.oid = coalesce(p.datid, g.datid);
+LEFT JOIN pg_catalog.pg_database d ON d.oid = p.datid;
 
 COMMENT ON VIEW pace_details IS
 'The view cyclone.pace with all columns. How fast each running VACUUM goes, and why not faster; it is brought up to date a few times a second. A user without the rights of the command''s user or of pg_read_all_stats sees pid, datid and datname only.';

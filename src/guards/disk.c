@@ -97,17 +97,6 @@ guards_forget_disk(void)
 		pg_atomic_write_u32(&guarded.vacuum->is_ending, 0);
 }
 
-/* guards_disk_reserve -- how much of a file system of this size this process's command is to leave free. */
-uint64
-guards_disk_reserve(uint64 size_bytes)
-{
-	GuardedVacuum *vacuum = guarded.vacuum;
-
-	if (vacuum == NULL || VacuumFailsafeActive || guards_hurry_of(vacuum) >= HURRY_WRAPAROUND)
-		return 0;
-	return disk_free_bound(read_double(&vacuum->min_free_disk), size_bytes);
-}
-
 /* look_at_file_systems -- how much is free, and does that hold the vacuum, or end it? */
 static void
 look_at_file_systems(GuardedVacuum *vacuum, double min_free, uint64 now)

@@ -233,15 +233,11 @@ guards_point(void)
 	if (guarded.vacuum == NULL)
 		return;
 	if (unlikely(++guarded.calls % CALLS_A_LOOK == 0))
-	{
-		guards_tell_wal();
 		guards_look_at_disk(now_ns());
-	}
 	if (unlikely(guards_hold_is_due()) && guarded.pins == 0)
 		hold_while_due();
 	if (unlikely(wal_rate_is_due()))
 	{
-		guards_tell_wal();
 		guards_look_at_standbys(now_ns());
 		wal_rate_pay();
 	}

@@ -29,6 +29,17 @@ typedef struct GuardTimes
 	double		seconds[NUM_GUARDS];
 } GuardTimes;
 
+/* What holds a vacuum just now, for people */
+typedef struct GuardHold
+{
+	Oid			relid;			/* of the table, in any case */
+	const char *limited_by;		/* NULL: nothing does */
+	double		figure;
+	double		bound;
+	const char *held_by;		/* NULL: no name */
+	int			standby_pid;	/* its walsender; 0: none */
+} GuardHold;
+
 /*
  * A command, in the process that leads it.  A command that was begun must be ended, also
  * after an error; guards_end_command does nothing if none was begun.  while_held is called
@@ -36,6 +47,7 @@ typedef struct GuardTimes
  * of tables.  It may raise errors.  guards_begin_table must be called in a transaction, and
  * raises an error if there is no room for WAL; readers_wait says that the table is locked so
  * that nobody can even read it.  The files of guards_reread are a list, NULL if it is empty.
+ * guards_held is since guards_begin_run.
  */
 extern void guards_shmem_request(void);
 extern void guards_shmem_init(void);
@@ -44,8 +56,8 @@ extern void guards_hurry(void);
 extern void guards_end_command(void);
 extern void guards_begin_table(Oid relid, bool readers_wait);
 extern void guards_reread(ConfigVariable *files);
+extern void guards_begin_run(void);
 extern GuardTimes guards_held(void);
-extern GuardTimes guards_held_since(const GuardTimes *before);
 
 /*
  * The other processes of a vacuum.  They join by the number that guards_leader returns in
@@ -56,26 +68,24 @@ extern int	guards_leader(void);
 extern void guards_join(int leader);
 extern void guards_leave(void);
 
-/*
- * WAL that was written before guards_skip_wal counts for no rate, and isn't the vacuum's,
- * unless guards_tell_wal was called before.
- */
+/* WAL that was written before guards_skip_wal counts for no rate, and isn't the vacuum's. */
 extern void guards_skip_wal(void);
-extern void guards_tell_wal(void);
+
+/* What holds the vacuum of that leader just now?  Takes no lock. */
+extern void guards_find_hold(int leader, GuardHold *hold);
 
 /*
- * Where it waits.  guards_point serves interrupts, so it may raise errors: no LWLock, and
+ * Where it waits.  guards_what_holds is NUM_GUARDS if nothing does.  guards_point serves interrupts, so it may raise errors: no LWLock, and
  * no lock on a page, may be held.  Pages may be pinned only between guards_begin_pins and
  * guards_end_pins.  guards_wait_in_server_code doesn't wait: the caller may hold such
- * locks.  guards_disk_is_short, which waits for all but room, guards_forget_disk and
- * guards_disk_reserve are for commands that can end early, or need room.
+ * locks.  guards_disk_is_short, which waits for all but room, and guards_forget_disk are
+ * for commands that can end early.
  */
-extern bool guards_hold_is_due(void);
+extern Guard guards_what_holds(void);
 extern void guards_point(void);
 extern bool guards_wait_in_server_code(void);
 extern bool guards_disk_is_short(void);
 extern void guards_forget_disk(void);
-extern uint64 guards_disk_reserve(uint64 size_bytes);
 
 /*
  * Read streams, in a loop that begins with guards_begin_pins and ends with
@@ -89,5 +99,12 @@ extern void guards_end_pins(void);
 extern bool guards_cut_stream(void);
 extern Buffer guards_resume_stream(ReadStream *stream, void **per_buffer_data,
 								   Buffer *other_pin);
+
+/* guards_hold_is_due -- is this process to stand still, where it has no page pinned? */
+static inline bool
+guards_hold_is_due(void)
+{
+	return guards_what_holds() != NUM_GUARDS;
+}
 
 #endif							/* CYCLONE_GUARDS_H */

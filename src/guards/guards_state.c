@@ -109,18 +109,7 @@ wal_bytes(void)
 void
 guards_skip_wal(void)
 {
-	guarded.wal_paid = guarded.wal_told = wal_bytes();
-}
-
-/* guards_tell_wal -- add what this process has written to what all vacuums have. */
-void
-guards_tell_wal(void)
-{
-	uint64		bytes = wal_bytes();
-
-	if (guarded.vacuum != NULL)
-		pg_atomic_fetch_add_u64(&guards_shared->wal_written, bytes - guarded.wal_told);
-	guarded.wal_told = bytes;
+	guarded.wal_paid = wal_bytes();
 }
 
 /* guards_unpaid_wal -- how much of its WAL this process has not paid for, in bytes. */
@@ -152,13 +141,6 @@ guards_what_holds(void)
 		return GUARD_DISK;
 	return hurry < HURRY_NO_WAITING && read_double(&guards_shared->lag_rate) <= 0 &&
 		guards_unpaid_wal() > FREE_BYTES ? GUARD_LAG : NUM_GUARDS;
-}
-
-/* guards_hold_is_due -- is this process to stand still, where it has no page pinned? */
-bool
-guards_hold_is_due(void)
-{
-	return guards_what_holds() != NUM_GUARDS;
 }
 
 /* is_old -- is the table of a vacuum as old as this, or, if it is NULL, any table of the server? */
@@ -259,7 +241,15 @@ guards_nap(long ms, Guard guard)
 	CHECK_FOR_INTERRUPTS();
 }
 
-/* guards_held -- for how long each guard has held the command that this process leads, or has led last. */
+/* guards_begin_run -- begin to count for how long each guard holds the command that this process leads. */
+void
+guards_begin_run(void)
+{
+	for (int i = 0; i < NUM_GUARDS; i++)
+		pg_atomic_write_u64(&guards_shared->vacuums[MyProcNumber].held_ns[i], 0);
+}
+
+/* guards_held -- for how long each has held it since then. */
 GuardTimes
 guards_held(void)
 {
@@ -268,17 +258,6 @@ guards_held(void)
 
 	for (int i = 0; i < NUM_GUARDS; i++)
 		times.seconds[i] = (double) pg_atomic_read_u64(&vacuum->held_ns[i]) / NS_PER_S;
-	return times;
-}
-
-/* guards_held_since -- for how long since then. */
-GuardTimes
-guards_held_since(const GuardTimes *before)
-{
-	GuardTimes	times = guards_held();
-
-	for (int i = 0; i < NUM_GUARDS; i++)
-		times.seconds[i] = Max(times.seconds[i] - before->seconds[i], 0);
 	return times;
 }
 

@@ -30,11 +30,10 @@
 /* For this long a look at standbys or disks counts for a process that can't look. */
 #define LOOK_COUNTS_NS		(2 * (uint64) NS_PER_S)
 
-/* A pause that a user has asked for, by now_ns, which no change of the clock moves */
+/* A pause that a user has asked for */
 typedef struct GuardPause
 {
-	pg_atomic_uint64 until;		/* 0: there is none */
-	pg_atomic_uint64 since;
+	pg_atomic_uint64 until;		/* by now_ns; 0: there is none */
 	pg_atomic_uint32 by;		/* a role */
 } GuardPause;
 
@@ -109,7 +108,6 @@ typedef struct Guarded
 	uint32		calls;			/* of guards_point */
 	bool		stream_is_cut;
 	uint64		wal_paid;		/* of this process's WAL */
-	uint64		wal_told;		/* of this process's WAL, to all others */
 	uint64		wal_until;		/* when what it has paid for is over; 0: it is */
 	void		(*while_held) (void);	/* a leader's */
 } Guarded;
@@ -153,7 +151,7 @@ typedef struct GuardsShared
 	/* WAL of all vacuums */
 	pg_atomic_uint64 wal_rate;	/* bytes a second; 0: no bound */
 	pg_atomic_uint64 wal_paid_until;
-	pg_atomic_uint64 wal_written;
+	pg_atomic_uint64 wal_written;	/* and paid for */
 
 	/* lag of standbys */
 	pg_atomic_uint32 max_lag_ms;	/* 0: no bound */
@@ -175,11 +173,9 @@ extern GuardsShared *guards_shared;
 extern Guarded guarded;
 
 /*
- * guards_state.c.  guards_what_holds is NUM_GUARDS if nothing does.  guards_nap and
- * guards_raise_hurry are for a process that takes part in a vacuum; only the first may raise
- * errors.
+ * guards_state.c.  guards_nap and guards_raise_hurry are for a process that takes part in a
+ * vacuum; only the first may raise errors.
  */
-extern Guard guards_what_holds(void);
 extern bool guards_is_needed(GuardedVacuum *vacuum);
 extern bool guards_worker_is_needed(GuardedVacuum *vacuum);
 extern void guards_raise_hurry(GuardedVacuum *vacuum, GuardHurry hurry);

@@ -40,6 +40,7 @@
 
 static double rate_in_force(Guard *guard);
 static bool pay_slice(double rate, uint64 now);
+static void settle(uint64 bytes);
 
 /* rate_in_force -- in bytes a second, INFINITY if there is none, 0 if nothing is to be written; which guard sets it. */
 static double
@@ -70,13 +71,15 @@ wal_rate_is_due(void)
 	if (unpaid == 0 && guarded.wal_until == 0)
 		return false;
 	rate = rate_in_force(&guard);
-	if (isinf(rate) && pg_atomic_read_u32(&guards_shared->max_lag_ms) == 0)
-	{
-		guarded.wal_paid += unpaid;
-		guarded.wal_until = 0;
-		return false;
-	}
 	return guarded.wal_until != 0 || unpaid > Min(rate * CHARGE_SECONDS, GREATEST_CHARGE);
+}
+
+/* settle -- the next bytes of this process are paid for: add them to what all vacuums have written. */
+static void
+settle(uint64 bytes)
+{
+	guarded.wal_paid += bytes;
+	pg_atomic_fetch_add_u64(&guards_shared->wal_written, bytes);
 }
 
 /* pay_slice -- pay for the next slice; false if there is nothing to pay for, or vacuums stand still. */
@@ -89,7 +92,7 @@ pay_slice(double rate, uint64 now)
 	guarded.wal_until = 0;
 	if (slice == 0 || rate <= 0)
 		return false;
-	guarded.wal_paid += slice;
+	settle(slice);
 	guarded.wal_until = clock_pay(&guards_shared->wal_paid_until, now,
 								  (uint64) (slice * (double) NS_PER_S / rate));
 	return true;
@@ -128,7 +131,7 @@ wal_rate_pay(void)
 
 		if (isinf(rate))
 		{
-			guarded.wal_paid += guards_unpaid_wal();
+			settle(guards_unpaid_wal());
 			guarded.wal_until = 0;
 			return;
 		}
@@ -159,5 +162,5 @@ wal_rate_leave(void)
 	if (unpaid > 0 && rate > 0 && !isinf(rate))
 		(void) clock_pay(&guards_shared->wal_paid_until, now_ns(),
 						 (uint64) Min(unpaid * (double) NS_PER_S / rate, LONGEST_DEBT_NS));
-	guards_tell_wal();
+	settle(unpaid);
 }

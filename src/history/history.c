@@ -96,6 +96,7 @@ history_begin(HistoryKind kind, Relation rel, const VacuumParams *params)
 
 	is_running = false;
 	progress_run(kind, RelationGetRelid(rel), AmAutoVacuumWorkerProcess(), pages);
+	pace_begin_summary();
 	if (!history_is_kept())
 		return;
 	at_exit(fail_at_exit);
@@ -122,7 +123,6 @@ history_begin(HistoryKind kind, Relation rel, const VacuumParams *params)
 	run.figures.pages_before = pages;
 	forget_figures();
 
-	pace_begin_summary();
 	wal_before = pgWalUsage;
 	run.start = GetCurrentTimestamp();
 	is_running = true;

@@ -56,7 +56,6 @@ inplace_report_begin(InplaceResult *result, Oid relid, MemoryContext context,
 	result->relid = relid;
 	result->verbose = (params->options & VACOPT_VERBOSE) != 0;
 	result->wal = pgWalUsage;
-	result->held = guards_held();
 	pg_rusage_init(&result->rusage);
 	INSTR_TIME_SET_CURRENT(result->start);
 
@@ -291,7 +290,7 @@ tell_end(const InplaceResult *result, const Inplace *job, double elapsed, bool t
 					 seconds[INPLACE_INDEXES],
 					 elapsed - seconds[INPLACE_VACUUM] - seconds[INPLACE_MOVE_VALUES] -
 					 seconds[INPLACE_MOVE] - seconds[INPLACE_INDEXES]);
-	report_append_held(&buf, &result->held);
+	report_append_held(&buf);
 	appendStringInfo(&buf, _("WAL usage: " INT64_FORMAT " records, " INT64_FORMAT " full page images, " UINT64_FORMAT " bytes\n"),
 					 wal.wal_records, wal.wal_fpi, wal.wal_bytes);
 	appendStringInfo(&buf, _("system usage: %s"), pg_rusage_show(&result->rusage));

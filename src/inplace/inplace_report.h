@@ -15,7 +15,6 @@
 #include "utils/pg_rusage.h"
 
 #include "engine/table_vacuum.h"
-#include "guards/guards.h"
 #include "inplace/inplace.h"
 #include "others.h"
 
@@ -37,7 +36,6 @@ typedef struct InplaceResult
 	PGRUsage	rusage;
 	instr_time	start;
 	WalUsage	wal;			/* of this process, before */
-	GuardTimes	held;			/* before */
 	int			passes;			/* in which rows were moved */
 	int64		blocks_vacated;
 	int64		stale_locks;	/* removed from rows, those of the TOAST table

@@ -300,7 +300,6 @@ move_batch_end(MoveBatch *batch)
 	if (TransactionIdIsValid(batch->xid))
 		job->moved.last_xid = batch->xid;
 	close_table(batch);
-	guards_tell_wal();
 	DEBUG_POINT("inplace-batch");
 	Assert(subscription_is_kept_away());
 	transaction_end();

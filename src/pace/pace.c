@@ -37,7 +37,6 @@
 #include "pace/pace_private.h"
 
 static PaceSummary summary;
-static GuardTimes held_before;
 
 static double pace_slept_seconds(void);
 static void pace_add_to_summary(void);
@@ -97,7 +96,6 @@ pace_join(PaceShared *shared)
 	my_pace.shared = shared;
 	if (!pace_is_leader())
 		guards_join(shared->leader);
-	guards_tell_wal();
 	guards_skip_wal();
 	/* the server's way of sharing a budget isn't ours */
 	VacuumSharedCostBalance = NULL;
@@ -172,14 +170,14 @@ void
 pace_begin_summary(void)
 {
 	memset(&summary, 0, sizeof(summary));
-	held_before = guards_held();
+	guards_begin_run();
 }
 
 /* pace_summary -- their sum since then. */
 const PaceSummary *
 pace_summary(void)
 {
-	summary.held = guards_held_since(&held_before);
+	summary.held = guards_held();
 	return &summary;
 }
 

@@ -1,10 +1,11 @@
 /*-------------------------------------------------------------------------
  *
  * pace_view.c
- *	  The view cyclone.pace: the pace of each vacuum.
+ *	  The view cyclone.pace: the pace of each vacuum, and what guard holds it.
  *
- * Each leader has a slot in shared memory, with a row while it vacuums a table.
- * The process that ticks fills it in (view_show).
+ * Each leader has a slot in shared memory, with a pace while it vacuums a table.
+ * The process that ticks fills it in (view_show).  A guard (guards.c) also holds those
+ * that have none, between two passes.
  *
  * Portions Copyright (c) 2026, the pg_cyclone developers
  *
@@ -17,16 +18,18 @@
 #include "catalog/pg_authid.h"
 #include "funcapi.h"
 #include "miscadmin.h"
+#include "storage/proc.h"
 #include "storage/shmem.h"
 #include "utils/acl.h"
 #include "utils/builtins.h"
 #include "utils/tuplestore.h"
 
 #include "compat.h"
+#include "guards/guards.h"
 #include "library.h"
 #include "pace/pace_private.h"
 
-#define PACE_COLUMNS		9
+#define PACE_COLUMNS		12
 
 /* What keeps a vacuum from going faster, in the words of the view */
 static const char *const limit_names[] = {
@@ -40,13 +43,10 @@ static const char *const limit_names[] = {
 	[LIMIT_FAILSAFE] = "nothing (failsafe)",
 };
 
-/* What the view shows of a vacuum; numbers are NAN for null */
+/* What the view shows of a vacuum's pace; numbers are NAN for null */
 typedef struct PaceRow
 {
-	int			pid;			/* of the leader; 0 if the slot is not in use */
-	Oid			user_id;
-	Oid			database;
-	Oid			relid;
+	bool		is_in_use;
 	double		budget;
 	double		rate;
 	double		asleep;
@@ -67,6 +67,7 @@ static PaceSlot *slots = NULL;	/* MaxBackends of them, by leader */
 PG_FUNCTION_INFO_V1(pg_cyclone_pace);
 
 static int	view_find_limit(const TargetState *target, bool by_target);
+static void view_set_row(const PaceRow *row, const GuardHold *hold, Datum *values, bool *nulls);
 
 /* view_begin_row -- the leader's VACUUM of a table has a row from now on. */
 void
@@ -77,10 +78,7 @@ view_begin_row(PaceShared *shared)
 	Assert(shared->leader == MyProcNumber);
 	view_show(shared, 0, 0, 0);
 	SpinLockAcquire(&slot->mutex);
-	slot->row.user_id = GetSessionUserId();
-	slot->row.database = MyDatabaseId;
-	slot->row.relid = shared->relid;
-	slot->row.pid = MyProcPid;
+	slot->row.is_in_use = true;
 	SpinLockRelease(&slot->mutex);
 }
 
@@ -89,7 +87,7 @@ void
 view_end_row(void)
 {
 	SpinLockAcquire(&slots[MyProcNumber].mutex);
-	slots[MyProcNumber].row.pid = 0;
+	slots[MyProcNumber].row.is_in_use = false;
 	SpinLockRelease(&slots[MyProcNumber].mutex);
 }
 
@@ -148,44 +146,58 @@ pg_cyclone_pace(PG_FUNCTION_ARGS)
 
 	for (int i = 0; slots != NULL && i < MaxBackends; i++)
 	{
+		const PGPROC *leader = GetPGProcByNumber(i);
 		PaceRow		row;
+		GuardHold	hold;
 		Datum		values[PACE_COLUMNS] = {0};
-		bool		nulls[PACE_COLUMNS] = {0};
-		int			column = 0;
+		bool		nulls[PACE_COLUMNS];
 
+		guards_find_hold(i, &hold);
 		SpinLockAcquire(&slots[i].mutex);
 		row = slots[i].row;
 		SpinLockRelease(&slots[i].mutex);
-		if (row.pid == 0)
+		if (!row.is_in_use && hold.limited_by == NULL)
 			continue;
 
-		values[column++] = Int32GetDatum(row.pid);
-		values[column++] = ObjectIdGetDatum(row.database);
+		memset(nulls, true, sizeof(nulls));
+		values[0] = Int32GetDatum(leader->pid);
+		values[1] = ObjectIdGetDatum(leader->databaseId);
+		nulls[0] = nulls[1] = false;
 		if (has_privs_of_role(GetUserId(), ROLE_PG_READ_ALL_STATS) ||
-			has_privs_of_role(GetUserId(), row.user_id))
-		{
-			const double numbers[] = {row.budget, row.rate, row.asleep};
-
-			values[column++] = ObjectIdGetDatum(row.relid);
-			for (int k = 0; k < lengthof(numbers); k++, column++)
-			{
-				nulls[column] = isnan(numbers[k]);
-				values[column] = Float8GetDatum(numbers[k]);
-			}
-			nulls[column] = row.shared_by == 0;
-			values[column++] = Int32GetDatum(row.shared_by);
-			Assert(row.limited_by >= 0 && row.limited_by < lengthof(limit_names));
-			values[column++] = CStringGetTextDatum(limit_names[row.limited_by]);
-			values[column++] = ObjectIdGetDatum(row.user_id);
-		}
-		else
-			while (column < PACE_COLUMNS)
-				nulls[column++] = true;
-
-		Assert(column == PACE_COLUMNS);
+			(OidIsValid(leader->roleId) && has_privs_of_role(GetUserId(), leader->roleId)))
+			view_set_row(&row, &hold, &values[2], &nulls[2]);
 		tuplestore_putvalues(result->setResult, result->setDesc, values, nulls);
 	}
 	return (Datum) 0;
+}
+
+/* view_set_row -- set the columns from relid on, which were null. */
+static void
+view_set_row(const PaceRow *row, const GuardHold *hold, Datum *values, bool *nulls)
+{
+	bool		is_held = hold->limited_by != NULL;
+	const double numbers[] = {
+		is_held ? hold->figure : NAN, is_held ? hold->bound : NAN,
+		row->is_in_use ? row->budget : NAN, row->is_in_use ? row->rate : NAN, row->is_in_use ? row->asleep : NAN
+	};
+
+	Assert(row->limited_by >= 0 && row->limited_by < lengthof(limit_names));
+	values[0] = ObjectIdGetDatum(hold->relid);
+	nulls[0] = !OidIsValid(hold->relid);
+	values[1] = CStringGetTextDatum(is_held ? hold->limited_by : limit_names[row->limited_by]);
+	nulls[1] = false;
+	for (int i = 0; i < lengthof(numbers); i++)
+	{
+		nulls[2 + i] = isnan(numbers[i]);
+		values[2 + i] = Float8GetDatum(numbers[i]);
+	}
+	nulls[7] = hold->held_by == NULL;
+	if (hold->held_by != NULL)
+		values[7] = CStringGetTextDatum(hold->held_by);
+	nulls[8] = hold->standby_pid == 0;
+	values[8] = Int32GetDatum(hold->standby_pid);
+	nulls[9] = !row->is_in_use || row->shared_by == 0;
+	values[9] = Int32GetDatum(row->shared_by);
 }
 
 /* view_shmem_size -- how much shared memory the slots need. */
@@ -205,6 +217,6 @@ view_shmem_init(void)
 	for (int i = 0; !found && i < MaxBackends; i++)
 	{
 		SpinLockInit(&slots[i].mutex);
-		slots[i].row.pid = 0;
+		slots[i].row.is_in_use = false;
 	}
 }

@@ -81,7 +81,6 @@ report_begin(ReportStart *start)
 	start->read_time = pgStatBlockReadTime;
 	start->write_time = pgStatBlockWriteTime;
 	start->wal = pgWalUsage;
-	start->held = guards_held();
 	start->buffers = pgBufferUsage;
 }
 
@@ -106,7 +105,7 @@ report_end(const ReportStart *start, const VacuumParams *params,
 	append_heap_lines(&body, result);
 	append_xid_lines(&body, result);
 	append_index_lines(&body, result);
-	report_append_held(&body, &start->held);
+	report_append_held(&body);
 	append_usage_lines(&body, start, result, elapsed_seconds);
 	append_horizon_line(&body, rel, result);
 	append_engine_lines(&body, result, elapsed_seconds);
@@ -351,9 +350,9 @@ append_engine_lines(StringInfo buf, const TableResult *result,
 
 /* report_append_held -- see verbose.h. */
 void
-report_append_held(StringInfo buf, const GuardTimes *before)
+report_append_held(StringInfo buf)
 {
-	GuardTimes	held = guards_held_since(before);
+	GuardTimes	held = guards_held();
 
 	if (held.seconds[GUARD_PAUSE] > 0)
 		appendStringInfo(buf, _("held: paused for %.3f s\n"), held.seconds[GUARD_PAUSE]);

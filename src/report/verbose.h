@@ -17,7 +17,6 @@
 #include "utils/pg_rusage.h"
 #include "utils/rel.h"
 
-#include "guards/guards.h"
 #include "report/result.h"
 
 /* What the server had counted when the vacuum began. */
@@ -29,7 +28,6 @@ typedef struct ReportStart
 	PgStat_Counter write_time;
 	WalUsage	wal;
 	BufferUsage buffers;
-	GuardTimes	held;
 } ReportStart;
 
 /* report_is_wanted -- could there be a report on this vacuum, to the client or the log? */
@@ -45,12 +43,8 @@ extern bool report_command_is_for_log(double seconds);
  */
 extern void report_append_command(StringInfo buf, const char *command);
 
-/*
- * report_append_held
- *		Append for how long each guard has held this process since guards_held() was
- *		*before; nothing for a guard that hasn't.
- */
-extern void report_append_held(StringInfo buf, const GuardTimes *before);
+/* report_append_held -- append for how long each guard has held the run; nothing for a guard that hasn't. */
+extern void report_append_held(StringInfo buf);
 
 /* report_begin -- note the server's counters, for report_end. */
 extern void report_begin(ReportStart *start);

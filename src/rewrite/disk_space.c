@@ -35,7 +35,6 @@
 #include "utils/rel.h"
 
 #include "compat.h"
-#include "guards/guards.h"
 #include "machine/disk_free.h"
 #include "relation_size.h"
 #include "report/pretty_bytes.h"
@@ -137,7 +136,7 @@ disk_space_suffices(Relation index, BlockNumber pages)
 		file_systems = add_need(file_systems, XLOGDIR, bytes);
 	foreach_ptr(FileSystem, fs, file_systems)
 	{
-		uint64		reserve = guards_disk_reserve(fs->size_bytes);
+		uint64		reserve = disk_free_bound(cyclone_min_free_disk, fs->size_bytes);
 
 		if (fs->needed_bytes + reserve > fs->free_bytes)
 		{

@@ -55,7 +55,6 @@ rewrite_report_begin(RewriteResult *result, Relation rel, bool verbose)
 	Assert(CheckRelationLockedByMe(rel, AccessExclusiveLock, true));
 
 	pg_rusage_init(&result->rusage);
-	result->held = guards_held();
 	INSTR_TIME_SET_CURRENT(result->start);
 	result->relid = RelationGetRelid(rel);
 	result->dbname = get_database_name(MyDatabaseId);
@@ -183,7 +182,7 @@ rewrite_report_end(const RewriteResult *result, bool verbose)
 						 result->indexes.collected,
 						 result->nsizes - SIZE_INDEXES - result->indexes.at_once);
 	append_steps(&buf, result, elapsed);
-	report_append_held(&buf, &result->held);
+	report_append_held(&buf);
 	appendStringInfo(&buf, _("system usage: %s"), pg_rusage_show(&result->rusage));
 
 	if (verbose)

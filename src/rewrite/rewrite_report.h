@@ -13,7 +13,6 @@
 #include "portability/instr_time.h"
 #include "utils/pg_rusage.h"
 
-#include "guards/guards.h"
 #include "index_build/index_builds.h"
 #include "rewrite/rewrite.h"
 
@@ -46,7 +45,6 @@ typedef struct RewriteResult
 	char	   *relnamespace;
 	char	   *relname;
 	PGRUsage	rusage;
-	GuardTimes	held;			/* before it began */
 	instr_time	start;
 	BlockNumber old_blocks;
 	RewriteCounters counters[NUM_REWRITE_HEAPS];
