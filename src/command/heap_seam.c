@@ -103,7 +103,7 @@ vacuum_heap(Relation rel, compat_am_vacuum_params *params, BufferAccessStrategy 
 	if (IsUnderPostmaster)
 	{
 		audit_mark_forget();
-		relations_note_lazy(RelationGetRelid(rel));
+		relations_note_table(RelationGetRelid(rel));
 	}
 	if (!IsUnderPostmaster || rel->rd_tableam != GetHeapamTableAmRoutine())
 		servers_vacuum(rel, params, strategy);

@@ -68,9 +68,9 @@ typedef enum TargetVerdict
 /* Are we between the first and the last target? */
 static bool running = false;
 
-/* The tables that the server's VACUUM in hand has come to, if done_context isn't NULL */
-static List *done = NIL;
-static MemoryContext done_context = NULL;
+/* The tables that the server's VACUUM in hand has come to, if it is one that can go on */
+static List *tables_met = NIL;
+static bool noting = false;
 
 static List *expand_named(List *targets, VacuumRelation *named,
 						  bits32 options, MemoryContext context);
@@ -78,14 +78,12 @@ static bool wants_children(const RangeVar *name, char relkind);
 static List *append_children(List *targets, Oid relid, List *columns,
 							 MemoryContext context);
 static bool is_to_be_vacuumed(Form_pg_class form, bits32 options);
-static void vacuum_targets(List *targets, const VacuumParams *params,
-						   BufferAccessStrategy ring, MemoryContext context,
-						   int naudits_failed_before);
 static int	process_targets(List *targets, const VacuumParams *params,
 							BufferAccessStrategy ring, MemoryContext context,
 							bool is_only_target);
 static void process_target(VacuumRelation *target, const VacuumParams *params,
 						   BufferAccessStrategy ring, MemoryContext context);
+static bool is_failed_audit(void);
 static ErrorData *end_failed_target(MemoryContext context);
 static void warn_of(ErrorData *error);
 static bool vacuum_target(VacuumRelation *target, const VacuumParams *params,
@@ -106,30 +104,19 @@ static void analyze_target(const VacuumRelation *target,
 /* relations_vacuum -- see relations.h. */
 void
 relations_vacuum(List *named, const VacuumParams *params,
-				 BufferAccessStrategy ring, MemoryContext context)
-{
-	Assert((params->options & VACOPT_VACUUM) != 0);
-	Assert((params->options & VACOPT_ONLY_DATABASE_STATS) == 0);
-
-	vacuum_targets(relations_list(named, params->options, context), params, ring, context, 0);
-}
-
-/*
- * vacuum_targets
- *		Vacuums these targets, and raises an error at the end if an audit has failed on one
- *		of several.
- *
- * naudits_failed_before is on how many tables audits have failed before, in the same statement.
- */
-static void
-vacuum_targets(List *targets, const VacuumParams *params, BufferAccessStrategy ring,
-			   MemoryContext context, int naudits_failed_before)
+				 BufferAccessStrategy ring, MemoryContext context,
+				 int naudits_failed_before)
 {
 	const bool	deferrable = DefaultXactDeferrable;
+	List	   *targets;
 	volatile int naudits_failed = naudits_failed_before;
 
+	Assert((params->options & VACOPT_VACUUM) != 0);
+	Assert((params->options & VACOPT_ONLY_DATABASE_STATS) == 0);
 	Assert(IsTransactionState() && !running);
 	Assert(GetCurrentTransactionNestLevel() == 1 && !IsInParallelMode());
+
+	targets = relations_list(named, params->options, context);
 
 	if (ActiveSnapshotSet())
 		PopActiveSnapshot();
@@ -170,66 +157,54 @@ vacuum_targets(List *targets, const VacuumParams *params, BufferAccessStrategy r
 				 errhint("The warnings before this message say more.")));
 }
 
-/* relations_begin_lazy -- see relations.h. */
+/* relations_note_tables -- see relations.h. */
 void
-relations_begin_lazy(MemoryContext context)
+relations_note_tables(bool on)
 {
-	Assert(done_context == NULL);
-	done_context = context;
+	tables_met = NIL;
+	noting = on;
 }
 
-/* relations_end_lazy -- see relations.h. */
+/* relations_note_table -- see relations.h. */
 void
-relations_end_lazy(void)
-{
-	done_context = NULL;
-	done = NIL;
-}
-
-/* relations_lazy_has_begun -- see relations.h. */
-bool
-relations_lazy_has_begun(void)
-{
-	return done_context != NULL;
-}
-
-/* relations_note_lazy -- see relations.h. */
-void
-relations_note_lazy(Oid relid)
+relations_note_table(Oid relid)
 {
 	MemoryContext old;
 
-	if (done_context == NULL)
+	if (!noting)
 		return;
-	old = MemoryContextSwitchTo(done_context);
-	done = lappend_oid(done, relid);
+	old = MemoryContextSwitchTo(PortalContext);
+	tables_met = lappend_oid(tables_met, relid);
 	MemoryContextSwitchTo(old);
+}
+
+/* relations_can_go_on -- see relations.h. */
+bool
+relations_can_go_on(void)
+{
+	return noting && is_failed_audit();
 }
 
 /* relations_go_on -- see relations.h. */
 void
-relations_go_on(List *named, const VacuumParams *params, BufferAccessStrategy ring,
-				MemoryContext context)
+relations_go_on(List *named, const VacuumParams *params, BufferAccessStrategy ring)
 {
-	ErrorData  *error = end_failed_target(context);
-	bool		is_one = list_length(named) == 1;
-	List	   *targets = NIL;
+	ErrorData  *error = end_failed_target(PortalContext);
+	List	   *met = tables_met;
+	List	   *left = NIL;
 
-	if (!is_one)
-		warn_of(error);
+	relations_note_tables(false);
 	StartTransactionCommand();
-	foreach_node(VacuumRelation, target, relations_list(named, params->options, context))
+	foreach_node(VacuumRelation, target, relations_list(named, params->options, PortalContext))
 	{
-		if (!list_member_oid(done, target->oid))
-			targets = relations_append(targets, target->relation, target->oid, target->va_cols,
-									   context);
+		if (!list_member_oid(met, target->oid))
+			left = relations_append(left, target->relation, target->oid, target->va_cols,
+									PortalContext);
 	}
-	/* a partitioned table has others */
-	if (is_one && targets == NIL)
+	if (left == NIL)
 		ReThrowError(error);
-	if (is_one)
-		warn_of(error);
-	vacuum_targets(targets, params, ring, context, 1);
+	warn_of(error);
+	relations_vacuum(left, params, ring, PortalContext, 1);
 }
 
 /* relations_list -- see relations.h. */
@@ -427,7 +402,7 @@ process_targets(List *targets, const VacuumParams *params,
 		}
 		PG_CATCH();
 		{
-			if (is_only_target || !relations_audit_has_failed())
+			if (is_only_target || !is_failed_audit())
 				PG_RE_THROW();
 			warn_of(end_failed_target(context));
 			naudits_failed++;
@@ -449,9 +424,9 @@ process_target(VacuumRelation *target, const VacuumParams *params,
 		analyze_target(target, params, ring);
 }
 
-/* relations_audit_has_failed -- see relations.h. */
-bool
-relations_audit_has_failed(void)
+/* is_failed_audit -- is the error in hand an audit's? */
+static bool
+is_failed_audit(void)
 {
 	return audit_mark_is_set() && geterrcode() == ERRCODE_DATA_CORRUPTED;
 }

@@ -25,35 +25,37 @@
  * Called outside a transaction block, in a transaction as of a statement's start;
  * returns in another one, for the caller to commit.  named, params and ring are in
  * context, or in other memory that outlives transactions.  Skips relations that can't be
- * processed, with the warnings that the server has.
+ * processed, with the warnings that the server has.  Raises an error at the end if audits have
+ * failed on some of several relations, or on naudits_failed_before others of the statement.
  */
 extern void relations_vacuum(List *named, const VacuumParams *params,
 							 BufferAccessStrategy ring,
-							 MemoryContext context);
+							 MemoryContext context, int naudits_failed_before);
+
+/*
+ * relations_can_go_on
+ *		Is the error in hand an audit's, of a VACUUM whose tables are noted?
+ */
+extern bool relations_can_go_on(void);
 
 /*
  * relations_go_on
- *		Vacuums the tables of a lazy VACUUM that the server hasn't come to, when an audit has
- *		failed on one of several.
+ *		Vacuums the tables of a lazy VACUUM that the server hasn't come to, in the order of
+ *		the statement, and raises an error.
  *
- * Called where its error is caught, after relations_begin_lazy; returns in a transaction, for
- * the caller to commit.  Raises an error at the end, or at once if no table is left.
+ * Called where an audit's error is caught, with what is noted of that VACUUM.  named and ring
+ * are in memory that outlives transactions.  If no table is left the error is the audit's.
  */
 extern void relations_go_on(List *named, const VacuumParams *params,
-							BufferAccessStrategy ring, MemoryContext context);
+							BufferAccessStrategy ring);
 
 /*
- * relations_begin_lazy
- *		Begins to note to which tables a lazy VACUUM of the server comes, in context, until
- *		relations_end_lazy.  relations_note_lazy notes one, if that has begun.
+ * relations_note_tables
+ *		Begins to note, in the portal's memory, to which tables a lazy VACUUM comes; or ends
+ *		that, and forgets them.  relations_note_table notes one, if that has begun.
  */
-extern void relations_begin_lazy(MemoryContext context);
-extern void relations_note_lazy(Oid relid);
-extern bool relations_lazy_has_begun(void);
-extern void relations_end_lazy(void);
-
-/* relations_audit_has_failed -- is the error in hand an audit's? */
-extern bool relations_audit_has_failed(void);
+extern void relations_note_tables(bool on);
+extern void relations_note_table(Oid relid);
 
 /*
  * relations_are_vacuumed

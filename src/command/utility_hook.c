@@ -71,10 +71,8 @@ static void explain_names(const VacuumStmt *stmt);
 static bool is_dry_run_done(const Call *call);
 static bool is_repack_done(const Call *call);
 static void pass_on(const Call *call);
-static void call_next(const Call *call);
-static void vacuum_lazily(const Call *call, MemoryContext context);
-static bool can_go_on(const Call *call);
-static void go_on(const Call *call, MemoryContext context);
+static void vacuum_lazily(const Call *call);
+static void go_on(const VacuumStmt *stmt);
 static void pass_on_for_server(const Call *call);
 static PlannedStmt *for_server(const PlannedStmt *pstmt);
 static MemoryContext statement_context(void);
@@ -376,99 +374,62 @@ is_repack_done(const Call *call)
 	return true;
 }
 
-/*
- * pass_on
- *		Pass the statement on to the next hook, or the server.  If an audit ends a lazy
- *		VACUUM, the tables that are left are vacuumed here.
- */
+/* pass_on -- pass the statement on to the next hook, or the server. */
 static void
 pass_on(const Call *call)
 {
-	if (!can_go_on(call))
-	{
-		call_next(call);
-		return;
-	}
-	PG_TRY();
-	{
-		MemoryContext context = AllocSetContextCreate(PortalContext, "Vacuum",
-													  ALLOCSET_DEFAULT_SIZES);
+	const VacuumStmt *stmt = (const VacuumStmt *) call->pstmt->utilityStmt;
 
-		relations_begin_lazy(context);
-		vacuum_lazily(call, context);
-		MemoryContextDelete(context);
-	}
-	PG_FINALLY();
-	{
-		relations_end_lazy();
-	}
-	PG_END_TRY();
-}
-
-/* call_next -- have the next hook, or the server, run the statement. */
-static void
-call_next(const Call *call)
-{
-	call->next(call->pstmt, call->query_string, call->read_only_tree, call->context,
-			   call->params, call->query_env, call->dest, call->qc);
+	if (IsA(stmt, VacuumStmt) && stmt->is_vacuumcmd && IsUnderPostmaster && settings_enabled() &&
+		call->context == PROCESS_UTILITY_TOPLEVEL && PortalContext != NULL &&
+		!IsTransactionBlock() && !IsSubTransaction() && !IsInParallelMode())
+		vacuum_lazily(call);
+	else
+		call->next(call->pstmt, call->query_string, call->read_only_tree, call->context,
+				   call->params, call->query_env, call->dest, call->qc);
 }
 
 /*
  * vacuum_lazily
- *		Have the server run a lazy VACUUM.  If an audit ends it, vacuum the tables that are
- *		left, and raise an error.
+ *		Pass on a VACUUM where it is allowed.  If an audit's error ends it, vacuum the tables
+ *		that are left, and raise an error.
  */
 static void
-vacuum_lazily(const Call *call, MemoryContext context)
+vacuum_lazily(const Call *call)
 {
 	PG_TRY();
 	{
-		call_next(call);
+		relations_note_tables(true);
+		call->next(call->pstmt, call->query_string, call->read_only_tree, call->context,
+				   call->params, call->query_env, call->dest, call->qc);
+		relations_note_tables(false);
 	}
 	PG_CATCH();
 	{
-		if (!relations_audit_has_failed())
-			PG_RE_THROW();
-		go_on(call, context);
+		if (relations_can_go_on())
+			go_on(castNode(VacuumStmt, call->pstmt->utilityStmt));
+		relations_note_tables(false);
+		PG_RE_THROW();
 	}
 	PG_END_TRY();
 }
 
 /*
- * can_go_on
- *		Is the statement a lazy VACUUM where VACUUM is allowed, and no hook of ours has it in
- *		hand already?
- */
-static bool
-can_go_on(const Call *call)
-{
-	const VacuumStmt *stmt = (const VacuumStmt *) call->pstmt->utilityStmt;
-
-	return IsA(stmt, VacuumStmt) && stmt->is_vacuumcmd && IsUnderPostmaster &&
-		call->context == PROCESS_UTILITY_TOPLEVEL && PortalContext != NULL &&
-		settings_enabled() && !relations_lazy_has_begun() &&
-		!IsTransactionBlock() && !IsSubTransaction() && !IsInParallelMode();
-}
-
-/*
  * go_on
- *		An audit's error is in hand: vacuum the tables that are left, and raise an error.
+ *		An audit's error is in hand.  If it has ended a lazy VACUUM, vacuum the tables that
+ *		are left, and raise an error.
  */
 static void
-go_on(const Call *call, MemoryContext context)
+go_on(const VacuumStmt *stmt)
 {
-	VacuumStmt *stmt = castNode(VacuumStmt, call->pstmt->utilityStmt);
 	VacuumOptions options;
-	MemoryContext old = MemoryContextSwitchTo(context);
-	BufferAccessStrategy ring;
-	List	   *named = copyObject(stmt->rels);
+	MemoryContext old = MemoryContextSwitchTo(PortalContext);
 
-	/* the server has accepted them */
-	if (!vacuum_options_read(stmt, &options))
-		PG_RE_THROW();
-	ring = vacuum_options_make_ring(&options);
+	if (vacuum_options_read(stmt, &options) &&
+		(options.params.options & (VACOPT_FULL | VACOPT_INPLACE)) == 0)
+		relations_go_on(copyObject(stmt->rels), &options.params,
+						vacuum_options_make_ring(&options));
 	MemoryContextSwitchTo(old);
-	relations_go_on(named, &options.params, ring, context);
 }
 
 /* pass_on_for_server -- likewise, without our options. */
@@ -612,7 +573,7 @@ run_ours(List *rels, const VacuumOptions *options)
 			repack_relations(named == NIL ? NULL : linitial_node(VacuumRelation, named),
 							 &options->params, context);
 		else
-			relations_vacuum(named, &options->params, ring, context);
+			relations_vacuum(named, &options->params, ring, context, 0);
 	}
 	PG_FINALLY();
 	{
