@@ -15,12 +15,17 @@ PATIENCE_SECONDS = 180  # less than what comes of nothing on a machine that has 
 
 
 def wait_until(condition, what: str, seconds: float = PATIENCE_SECONDS):
-    """Call `condition` until what it returns is true, and return that; raise TimeoutError naming `what` after `seconds`."""
-    deadline = time.monotonic() + seconds
+    """Call `condition` until what it returns is true, and return that; raise TimeoutError naming `what` after `seconds`.
+
+    The longer it has waited, the longer it sleeps in between: a condition mostly asks the server in a new session, which takes some 10 ms
+    of a core.
+    """
+    begin = time.monotonic()
     while not (result := condition()):
-        if time.monotonic() > deadline:
+        waited = time.monotonic() - begin
+        if waited > seconds:
             raise TimeoutError(f"{what} did not come to pass in {seconds:g} s")
-        time.sleep(0.02)
+        time.sleep(min(max(0.01, waited / 10), 0.1))
     return result
 
 

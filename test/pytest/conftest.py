@@ -151,7 +151,8 @@ def server_headers() -> Path:
 def cluster(prefix):
     """A running server that all tests of a major version share; a test that stops it makes its own from `new_cluster`."""
     with create_with_template(prefix) as shared:
-        yield shared.start()
+        shared.start().connect(TEMPLATE).close()  # which leaves a file of its catalogs' cache there, that is copied with it
+        yield shared
 
 
 @pytest.fixture
