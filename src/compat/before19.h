@@ -256,24 +256,6 @@ compat_prune_and_freeze(Relation rel, Buffer buffer, Buffer vmbuffer, bool set_m
 	memcpy(result->deadoffsets, server.deadoffsets, server.lpdead_items * sizeof(OffsetNumber));
 }
 
-/*
- * compat_prune -- have the server prune a page, for which the caller has a cleanup
- * lock, and its page of the visibility map pinned.
- */
-static inline void
-compat_prune(Relation rel, Buffer buffer, Buffer vmbuffer)
-{
-	PruneFreezeResult result;
-	OffsetNumber offnum = InvalidOffsetNumber;
-
-	Assert(CritSectionCount == 0);
-	Assert(compat_buffer_is_locked_exclusively(buffer));
-	Assert(visibilitymap_pin_ok(BufferGetBlockNumber(buffer), vmbuffer));
-
-	heap_page_prune_and_freeze(rel, buffer, GlobalVisTestFor(rel), 0, NULL, &result,
-							   PRUNE_ON_ACCESS, &offnum, NULL, NULL);
-}
-
 /* compat_fetch_table_stats -- the statistics of a table, NULL if there are none. */
 static inline PgStat_StatTabEntry *
 compat_fetch_table_stats(bool shared, Oid relid)

@@ -257,32 +257,6 @@ compat_prune_and_freeze(Relation rel, Buffer buffer, Buffer vmbuffer, bool set_m
 	memcpy(result->deadoffsets, server.deadoffsets, server.lpdead_items * sizeof(OffsetNumber));
 }
 
-/*
- * compat_prune -- have the server prune a page, for which the caller has a cleanup
- * lock, and its page of the visibility map pinned.
- */
-static inline void
-compat_prune(Relation rel, Buffer buffer, Buffer vmbuffer)
-{
-	PruneFreezeParams params = {
-		.relation = rel,
-		.buffer = buffer,
-		.vmbuffer = vmbuffer,
-		.reason = PRUNE_ON_ACCESS,
-		.options = 0,
-		.vistest = GlobalVisTestFor(rel),
-		.cutoffs = NULL
-	};
-	PruneFreezeResult result;
-	OffsetNumber offnum = InvalidOffsetNumber;
-
-	Assert(CritSectionCount == 0);
-	Assert(compat_buffer_is_locked_exclusively(buffer));
-	Assert(visibilitymap_pin_ok(BufferGetBlockNumber(buffer), vmbuffer));
-
-	heap_page_prune_and_freeze(&params, &result, &offnum, NULL, NULL);
-}
-
 /* compat_pgstat_report_vacuum -- tell the statistics system of a VACUUM. */
 static inline void
 compat_pgstat_report_vacuum(Relation rel, PgStat_Counter live,

@@ -103,9 +103,7 @@ typedef struct Inplace
 	BlockNumber end_visits;
 	BlockNumber one_by_one;		/* each visit before this one has a batch of
 								 * its own */
-	BlockNumber target;			/* to be filled, if it is valid */
-	BlockNumber next_target;	/* behind it */
-	BlockList	refill;			/* to be filled before others */
+	BlockNumber target;			/* the page to be filled */
 	double		row_ms;			/* that a row takes to move; 0 if none has
 								 * been moved */
 	bool		lists_are_empty;	/* were pending lists just emptied, as far

@@ -329,8 +329,6 @@ end_subtransaction(MoveBatch *batch)
 		ReleaseCurrentSubTransaction();
 	MemoryContextSwitchTo(batch->outer_context);
 	CurrentResourceOwner = batch->outer_owner;
-	if (batch->is_in_the_way || batch->is_too_late)
-		undone_room_reclaim(batch);
 }
 
 /*

@@ -55,7 +55,6 @@ typedef struct MoveBatch
 	bool		is_short;		/* as a longer one was in the way? */
 	MemoryContext outer_context;	/* outside the subtransaction */
 	ResourceOwner outer_owner;
-	BlockList	filled;			/* by it, if it can be undone */
 	MoveCounts	before;			/* what had been moved until then */
 	MemoryContext context;		/* for as long as it lasts */
 	MoveAudit  *audit;			/* NULL until a row is audited */
@@ -137,11 +136,6 @@ extern void move_batch_count(MoveBatch *batch, int nrows);
  * others, the batch doesn't go on.
  */
 extern void move_batch_add_entries(MoveBatch *batch, HeapTuple row);
-
-/* undone_room.c */
-extern void undone_room_note(MoveBatch *batch, BlockNumber blkno);
-extern void undone_room_reclaim(MoveBatch *batch);
-extern BlockNumber undone_room_take(Inplace *job);
 
 /* index_entries.c */
 extern IndexEntries *index_entries_open(Relation rel);

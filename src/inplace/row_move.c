@@ -171,8 +171,6 @@ move_to_page(RowMove *move, Buffer target)
 	MemoryContextSwitchTo(old);
 
 	move_batch_count(batch, nmoved);
-	if (nmoved > 0)
-		undone_room_note(batch, target_block);
 	for (int i = 0; i < move->nrows && !batch->is_in_the_way; i++)
 		if (move->fits[i])
 			move_batch_add_entries(batch, move->rows[i]);
@@ -184,7 +182,7 @@ move_to_page(RowMove *move, Buffer target)
 	if (is_full)
 	{
 		RecordPageWithFreeSpace(batch->rel, target_block, space);
-		batch->job->target = InvalidBlockNumber;
+		batch->job->target++;
 	}
 	return all_moved;
 }
@@ -226,22 +224,9 @@ next_target(RowMove *move, Size room)
 	Inplace    *job = batch->job;
 
 	Assert(room > 0);
-	for (;;)
+	for (; job->target < job->tail_start; job->target++)
 	{
 		CHECK_FOR_INTERRUPTS();
-		/* one that was filled in vain, even if there are no others left */
-		if (!BlockNumberIsValid(job->target) || job->target >= job->tail_start)
-		{
-			BlockNumber again = undone_room_take(job);
-
-			if (BlockNumberIsValid(again))
-				job->target = again;
-		}
-		if (!BlockNumberIsValid(job->target))
-			job->target = job->next_target++;
-		/* then no later one is, and we ask for no more */
-		if (job->target >= job->tail_start)
-			return InvalidBuffer;
 		if (GetRecordedFreeSpace(batch->rel, job->target) >=
 			page_space_needed(room, batch->reserve))
 		{
@@ -250,8 +235,8 @@ next_target(RowMove *move, Size room)
 			return ReadBufferExtended(batch->rel, MAIN_FORKNUM, job->target, RBM_NORMAL,
 									  job->ring);
 		}
-		job->target = InvalidBlockNumber;
 	}
+	return InvalidBuffer;
 }
 
 /*

@@ -477,9 +477,7 @@ begin_moving(Inplace *mover, const Inplace *toast)
 	memset(&mover->moved, 0, sizeof(MoveCounts));
 	mover->next_visit = mover->one_by_one = 0;
 	mover->end_visits = toast != NULL ? toast->look_through : mover->npages - mover->tail_start;
-	mover->target = InvalidBlockNumber;
-	mover->next_target = 0;
-	mover->refill.count = 0;
+	mover->target = 0;
 
 	transaction_begin(false);
 	rel = table_open(mover->relid, ShareUpdateExclusiveLock);
