@@ -306,11 +306,7 @@ audit_btree_tids(AuditTids *tids, Relation index, Page page, BlockNumber blkno)
 		return;
 	/* the special space says what kind of page it is */
 	if (PageGetSpecialSize(page) != MAXALIGN(sizeof(BTPageOpaqueData)))
-		ereport(ERROR,
-				(errcode(ERRCODE_INDEX_CORRUPTED),
-				 errmsg("index \"%s\" contains corrupted page at block %u",
-						RelationGetRelationName(index), blkno),
-				 errhint("Please REINDEX it.")));
+		index_report_page(index, blkno);
 	opaque = BTPageGetOpaque(page);
 	if (!P_ISLEAF(opaque) || P_IGNORE(opaque))
 		return;

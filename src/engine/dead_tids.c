@@ -251,13 +251,6 @@ dead_tids_bytes(const DeadTids *store)
 		pg_atomic_read_u64(&store->shared->bytes);
 }
 
-/* dead_tids_memory -- how many bytes of memory the store has now. */
-Size
-dead_tids_memory(const DeadTids *store)
-{
-	return store->shared->tables_size + store->shared->extents_size;
-}
-
 /* dead_tids_limit -- how many bytes they may take. */
 Size
 dead_tids_limit(const DeadTids *store)

@@ -74,7 +74,6 @@ extern bool dead_tids_next_page(const DeadTids *store, BlockNumber start,
 /* Facts */
 extern int64 dead_tids_count(const DeadTids *store);
 extern Size dead_tids_bytes(const DeadTids *store);
-extern Size dead_tids_memory(const DeadTids *store);
 extern Size dead_tids_limit(const DeadTids *store);
 
 #endif							/* CYCLONE_DEAD_TIDS_H */

@@ -917,17 +917,17 @@ LINKS = {
     "gin-root": ("gin", entry_root_to_itself, "", ["", CIRCLE]),
     "gin-posting-root": ("gin", posting_root_to_itself, "", ["", CIRCLE]),
     "gin-leaf": ("gin", entry_leaf_circle, CIRCLE, [CIRCLE] * 2),
-    "gin-downlink": ("gin", posting_downlink_to_root, "unexpected data", ["unexpected data"] * 2),
+    "gin-downlink": ("gin", posting_downlink_to_root, "contains corrupted page", ["contains corrupted page"] * 2),
     "gin-order": ("gin", misdirect_a_downlink, "", ["", "do not lead to block"]),
     "hash-self": ("hash", bucket_to_itself, CIRCLE, [CIRCLE] * 2),
     "hash-circle": ("hash", bucket_circle, CIRCLE, [CIRCLE] * 2),
     "hash-bucket": ("hash", page_of_another_bucket, "", ["is of bucket 12345"] * 2),
-    "gin-entry": ("gin", shorten_an_entry_with_a_tree, "unexpected data", [""] * 2),
-    "gin-children": ("gin", too_many_posting_items, "unexpected data", [""] * 2),
-    "gin-tids": ("gin", repeated_tids, "unexpected data", [""] * 2),
+    "gin-entry": ("gin", shorten_an_entry_with_a_tree, "contains corrupted page", [""] * 2),
+    "gin-children": ("gin", too_many_posting_items, "contains corrupted page", [""] * 2),
+    "gin-tids": ("gin", repeated_tids, "contains corrupted page", [""] * 2),
     "hash-first": ("hash", populated_first_bucket, "", [""] * 2),
-    "btree-posting": ("lists", posting_list_far_away, "has a corrupted entry", [""] * 2),
-    "btree-empty-list": ("lists", empty_posting_list, "has a corrupted entry", [""] * 2),
+    "btree-posting": ("lists", posting_list_far_away, "contains corrupted page", [""] * 2),
+    "btree-empty-list": ("lists", empty_posting_list, "contains corrupted page", [""] * 2),
     "spgist-redirects": ("spgist", uncounted_redirects, "contains corrupted page", [""] * 2),
     "spgist-placeholders": ("spgist", uncounted_placeholders, "contains corrupted page", [""] * 2),
     "spgist-short": ("spgist", short_leaf_tuples, "contains corrupted page", [""] * 2),
@@ -980,7 +980,7 @@ def test_damaged_links_and_items_of_indexes(prefix, pg_major, workers):
             log = cluster.log[log_position:]
             # two processes that walk a circle may also wait for one page at once, which the server refuses
             met = name == "gin-leaf" and workers > 0 and "multiple backends attempting to wait for pincount 1" in message
-            found = met or error in message or (name == "gin-leaf" and workers > 0 and "unexpected data" in message)
+            found = met or error in message or (name == "gin-leaf" and workers > 0 and "contains corrupted page" in message)
             assert (state, found) == ("XX000" if met else "XX002" if error else "", True), (name, message)
             # of a circle of leaves with other contents either fault may be met first where several processes walk
             either = name == "gin-leaf" and workers > 0

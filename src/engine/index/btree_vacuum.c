@@ -76,10 +76,8 @@ static void btree_do_duties(TableVacuum *vacuum, int number);
 static void btree_end(TableVacuum *vacuum, int number);
 static BtreeScan *btree_make_scan(TableVacuum *vacuum, int number, bool wait);
 static void btree_free_scan(BtreeScan *scan);
-static void btree_visit_in_range(void *scan, Buffer buffer);
-static bool has_many_duties(void *scan);
-static bool claim_blocks(BtreeScan *scan);
-static void btree_visit_page(BtreeScan *scan, Buffer buffer);
+static bool has_many_duties(KindScan *base);
+static void btree_visit_page(KindScan *base, Buffer buffer);
 static void visit_chain(BtreeScan *scan, BlockNumber blkno, bool wait);
 static Buffer read_due_page(BtreeScan *scan, BlockNumber blkno);
 static Buffer lock_due_page(BtreeScan *scan, BlockNumber blkno, bool wait);
@@ -165,7 +163,8 @@ btree_vacuum(TableVacuum *vacuum, int number)
 			visit_chain(scan, scan->duties.blocks[--scan->duties.count], false);
 	} while (scan->base.next < scan->base.end ||
 			 (!scan->base.gives_up &&
-			  (!index_blocks_are_claimed(vacuum, number) || claim_blocks(scan))));
+			  (!index_blocks_are_claimed(vacuum, number) ||
+			   index_claim_growth(vacuum, number, &scan->base.next, &scan->base.end))));
 
 	pages_done = scan->base.pages_done;
 	if (scan->put_off->count > 0)
@@ -218,7 +217,7 @@ btree_make_scan(TableVacuum *vacuum, int number, bool wait)
 	scan->cycle_id = ((BtreeShared *) index_area(vacuum, number))->cycle_id;
 	scan->put_off = wait ? NULL : &vacuum->put_off[number];
 	scan->empty_pages = &vacuum->empty_pages[number];
-	scan->base.visit = btree_visit_in_range;
+	scan->base.visit = btree_visit_page;
 	scan->base.is_enough = has_many_duties;
 
 	/* pages that are split meanwhile have to show it */
@@ -237,35 +236,11 @@ btree_free_scan(BtreeScan *scan)
 	kind_scan_free(&scan->base);
 }
 
-/* btree_visit_in_range -- the scan's visit. */
-static void
-btree_visit_in_range(void *scan, Buffer buffer)
-{
-	Assert(BufferGetBlockNumber(buffer) > BTREE_METAPAGE);
-	DEBUG_POINT("btree-page");
-	btree_visit_page(scan, buffer);
-}
-
 /* has_many_duties -- are they to be done before the visits go on?  The scan's is_enough. */
 static bool
-has_many_duties(void *scan)
+has_many_duties(KindScan *base)
 {
-	return ((BtreeScan *) scan)->duties.count >= MAX_DUTIES;
-}
-
-/*
- * claim_blocks
- *		With no range left, claim what the index has grown by; return false if it
- *		hasn't.
- *
- * The dead tuples of these pages are found anyway, from the pages that they were
- * split from.  But this way their tuples are counted, and a process waits for their
- * cleanup locks.
- */
-static bool
-claim_blocks(BtreeScan *scan)
-{
-	return index_claim_growth(scan->base.vacuum, scan->base.number, &scan->base.next, &scan->base.end);
+	return ((BtreeScan *) base)->duties.count >= MAX_DUTIES;
 }
 
 /*
@@ -277,14 +252,17 @@ claim_blocks(BtreeScan *scan)
  * map fails, that member waits for us.
  */
 static void
-btree_visit_page(BtreeScan *scan, Buffer buffer)
+btree_visit_page(KindScan *base, Buffer buffer)
 {
+	BtreeScan  *scan = (BtreeScan *) base;
 	BlockNumber blkno = BufferGetBlockNumber(buffer);
 	Page		page = BufferGetPage(buffer);
-	bool		have_cleanup_lock = ConditionalLockBufferForCleanup(buffer);
+	bool		have_cleanup_lock;
 	bool		is_free = false;
 	BTPageOpaque opaque;
 
+	DEBUG_POINT("btree-page");
+	have_cleanup_lock = ConditionalLockBufferForCleanup(buffer);
 	if (!have_cleanup_lock)
 		LockBuffer(buffer, BUFFER_LOCK_SHARE);
 
@@ -495,7 +473,7 @@ gather_tids(BtreeScan *scan, Buffer buffer, OffsetNumber minoff, OffsetNumber ma
 	ItemPointer tid = scan->tids;
 
 	if (maxoff > MaxIndexTuplesPerPage)
-		index_report_overfull(scan->base.index, blkno);
+		index_report_page(scan->base.index, blkno);
 	scan->items_are_sound = index_items_are_sound(page);
 	for (OffsetNumber off = minoff; !scan->items_are_sound && off <= maxoff; off++)
 		(void) index_tuple_at(scan->base.index, blkno, page, off);
@@ -512,7 +490,7 @@ gather_tids(BtreeScan *scan, Buffer buffer, OffsetNumber minoff, OffsetNumber ma
 
 			/* each item behind has a TID or more, too */
 			if ((tid - scan->tids) + nposting + (end - item - 1) > MaxTIDsPerBTreePage)
-				index_report_overfull(scan->base.index, blkno);
+				index_report_page(scan->base.index, blkno);
 			check_posting_list(scan, buffer, minoff + (item - first));
 			memcpy(tid, BTreeTupleGetPosting(tuple), nposting * sizeof(ItemPointerData));
 			tid += nposting;
@@ -544,11 +522,7 @@ check_posting_list(BtreeScan *scan, Buffer buffer, OffsetNumber off)
 		start > size || nposting * sizeof(ItemPointerData) > size - start ||
 		size > ItemIdGetLength(item) ||
 		ItemIdGetOffset(item) + size > ((PageHeader) page)->pd_special)
-		ereport(ERROR,
-				(errcode(ERRCODE_INDEX_CORRUPTED),
-				 errmsg("index \"%s\" has a corrupted entry in block %u, item %u",
-						RelationGetRelationName(scan->base.index), BufferGetBlockNumber(buffer), off),
-				 errhint("Please REINDEX it.")));
+		index_report_page(scan->base.index, BufferGetBlockNumber(buffer));
 }
 
 /*

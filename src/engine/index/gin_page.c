@@ -27,30 +27,19 @@
 /* A record names segments by a byte. */
 #define MAX_LOGGED_SEGMENT	PG_UINT8_MAX
 
-static void gather_entry_lists(GinPages *pages, Page page, BlockNumber blkno);
-static int	append_inline_list(GinPages *pages, IndexTuple tuple, BlockNumber blkno);
-static int	append_list(GinPages *pages, GinPostingList *list, Size room, BlockNumber blkno);
-static void rewrite_entry_leaf(GinPages *pages, Buffer buffer);
-static IndexTuple shorten_tuple(GinPages *pages, IndexTuple tuple, int first, int nlive,
+static void gather_entry_lists(GinScan *scan, Page page, BlockNumber blkno);
+static int	append_inline_list(GinScan *scan, IndexTuple tuple, BlockNumber blkno);
+static int	append_list(GinScan *scan, GinPostingList *list, Size room, BlockNumber blkno);
+static void rewrite_entry_leaf(GinScan *scan, Buffer buffer);
+static IndexTuple shorten_tuple(GinScan *scan, IndexTuple tuple, int first, int nlive,
 								BlockNumber blkno);
-static void gather_segments(GinPages *pages, Page page, BlockNumber blkno);
-static void plan_posting_leaf(GinPages *pages, Page page, BlockNumber blkno);
+static void gather_segments(GinScan *scan, Page page, BlockNumber blkno);
+static void plan_posting_leaf(GinScan *scan, Page page, BlockNumber blkno);
 static void log_action(GinNewLeaf *leaf, int segment, uint8 action, const GinPostingList *list);
-static void rewrite_posting_leaf(GinPages *pages, Buffer buffer);
-static int	count_dead(const GinPages *pages, int first, int ntids);
-static GinPostingList *compress_live(GinPages *pages, int first, int ntids, int nlive,
+static void rewrite_posting_leaf(GinScan *scan, Buffer buffer);
+static int	count_dead(const GinScan *scan, int first, int ntids);
+static GinPostingList *compress_live(GinScan *scan, int first, int ntids, int nlive,
 									 Size max_size, BlockNumber blkno);
-
-/* gin_report_corruption -- raise an error: what is on a page can't be right. */
-void
-gin_report_corruption(Relation index, BlockNumber blkno)
-{
-	ereport(ERROR,
-			(errcode(ERRCODE_INDEX_CORRUPTED),
-			 errmsg("index \"%s\" contains unexpected data in block %u",
-					RelationGetRelationName(index), blkno),
-			 errhint("Please REINDEX it.")));
-}
 
 /* gin_page_is -- is a locked page one of GIN's, of the kind that these flags describe? */
 bool
@@ -69,60 +58,33 @@ void
 gin_check_page(Relation index, Buffer buffer, uint16 flags)
 {
 	if (!gin_page_is(buffer, flags))
-		gin_report_corruption(index, BufferGetBlockNumber(buffer));
-}
-
-/* gin_pages_begin -- get ready for work at leaf pages; palloc'd. */
-GinPages *
-gin_pages_begin(TableVacuum *vacuum, int number)
-{
-	GinPages   *pages = palloc(sizeof(GinPages));
-
-	Assert(number >= 0 && number < vacuum->nindexes);
-	pages->vacuum = vacuum;
-	pages->number = number;
-	pages->index = vacuum->indexes[number];
-	memset(&pages->stats, 0, sizeof(IndexBulkDeleteResult));
-	pages->context = AllocSetContextCreate(CurrentMemoryContext, "cyclone GIN page",
-										   ALLOCSET_DEFAULT_SIZES);
-	pages->nroots = 0;
-	return pages;
-}
-
-/* gin_pages_end -- free it. */
-void
-gin_pages_end(GinPages *pages)
-{
-	MemoryContextDelete(pages->context);
-	pfree(pages);
+		index_report_page(index, BufferGetBlockNumber(buffer));
 }
 
 /*
  * gin_clean_entry_leaf
  *		Take dead TIDs out of a leaf page of the entry tree, and put the roots of
- *		the posting trees that it points at into pages->roots.
+ *		the posting trees that it points at into scan->roots.
  */
 void
-gin_clean_entry_leaf(GinPages *pages, Buffer buffer)
+gin_clean_entry_leaf(GinScan *scan, Buffer buffer)
 {
-	MemoryContext old = MemoryContextSwitchTo(pages->context);
+	MemoryContext old = MemoryContextSwitchTo(scan->context);
 	int			ndead;
 
 	Assert(CritSectionCount == 0);
-	Assert(pages->index == pages->vacuum->indexes[pages->number]);
+	Assert(scan->base.index == scan->base.vacuum->indexes[scan->base.number]);
 	Assert(compat_buffer_is_locked_exclusively(buffer) && gin_page_is(buffer, GIN_LEAF));
 
-	gather_entry_lists(pages, BufferGetPage(buffer), BufferGetBlockNumber(buffer));
-	ndead = dead_tids_match(pages->vacuum->dead_tids, pages->tids, pages->ntids, pages->dead);
+	gather_entry_lists(scan, BufferGetPage(buffer), BufferGetBlockNumber(buffer));
+	ndead = dead_tids_match(scan->base.vacuum->dead_tids, scan->tids, scan->ntids, scan->dead);
 	if (ndead > 0)
-	{
-		rewrite_entry_leaf(pages, buffer);
-	}
-	pages->stats.tuples_removed += ndead;
-	pages->stats.num_index_tuples += pages->ntids - ndead;
+		rewrite_entry_leaf(scan, buffer);
+	scan->base.stats.tuples_removed += ndead;
+	scan->base.stats.num_index_tuples += scan->ntids - ndead;
 
 	MemoryContextSwitchTo(old);
-	MemoryContextReset(pages->context);
+	MemoryContextReset(scan->context);
 }
 
 /*
@@ -131,28 +93,28 @@ gin_clean_entry_leaf(GinPages *pages, Buffer buffer)
  *		an entry with a posting tree has no TIDs.
  */
 static void
-gather_entry_lists(GinPages *pages, Page page, BlockNumber blkno)
+gather_entry_lists(GinScan *scan, Page page, BlockNumber blkno)
 {
 	OffsetNumber maxoff = PageGetMaxOffsetNumber(page);
 
 	if (maxoff > GIN_MAX_ENTRIES)
-		gin_report_corruption(pages->index, blkno);
+		index_report_page(scan->base.index, blkno);
 
-	pages->nroots = 0;
-	pages->ntids = 0;
-	pages->nlists = maxoff;
+	scan->nroots = 0;
+	scan->ntids = 0;
+	scan->nlists = maxoff;
 	for (OffsetNumber off = FirstOffsetNumber; off <= maxoff; off++)
 	{
-		IndexTuple	tuple = index_whole_tuple_at(pages->index, blkno, page, off);
+		IndexTuple	tuple = index_whole_tuple_at(scan->base.index, blkno, page, off);
 		int			length = 0;
 
 		if (IndexTupleSize(tuple) > ItemIdGetLength(PageGetItemId(page, off)))
-			gin_report_corruption(pages->index, blkno);
+			index_report_page(scan->base.index, blkno);
 		if (GinIsPostingTree(tuple))
-			pages->roots[pages->nroots++] = GinGetPostingTree(tuple);
+			scan->roots[scan->nroots++] = GinGetPostingTree(tuple);
 		else if (GinGetNPosting(tuple) > 0)
-			length = append_inline_list(pages, tuple, blkno);
-		pages->lengths[off - FirstOffsetNumber] = length;
+			length = append_inline_list(scan, tuple, blkno);
+		scan->lengths[off - FirstOffsetNumber] = length;
 	}
 }
 
@@ -162,7 +124,7 @@ gather_entry_lists(GinPages *pages, Page page, BlockNumber blkno)
  *		many they are.
  */
 static int
-append_inline_list(GinPages *pages, IndexTuple tuple, BlockNumber blkno)
+append_inline_list(GinScan *scan, IndexTuple tuple, BlockNumber blkno)
 {
 	GinPostingList *list = (GinPostingList *) GinGetPosting(tuple);
 	Size		start = GinGetPostingOffset(tuple);
@@ -170,10 +132,10 @@ append_inline_list(GinPages *pages, IndexTuple tuple, BlockNumber blkno)
 	int			ntids;
 
 	if (!GinItupIsCompressed(tuple) || start < sizeof(IndexTupleData) || start > size)
-		gin_report_corruption(pages->index, blkno);
-	ntids = append_list(pages, list, size - start, blkno);
+		index_report_page(scan->base.index, blkno);
+	ntids = append_list(scan, list, size - start, blkno);
 	if (ntids != GinGetNPosting(tuple))
-		gin_report_corruption(pages->index, blkno);
+		index_report_page(scan->base.index, blkno);
 	return ntids;
 }
 
@@ -183,25 +145,25 @@ append_inline_list(GinPages *pages, IndexTuple tuple, BlockNumber blkno)
  *		TIDs to those of the page; return how many they are.
  */
 static int
-append_list(GinPages *pages, GinPostingList *list, Size room, BlockNumber blkno)
+append_list(GinScan *scan, GinPostingList *list, Size room, BlockNumber blkno)
 {
 	ItemPointer tids;
 	int			ntids = 1;
 
 	/* each byte ends at most one TID, and the last byte ends one */
 	if (room < offsetof(GinPostingList, bytes) || room < SizeOfGinPostingList(list) ||
-		pages->ntids + list->nbytes >= GIN_MAX_TIDS ||
+		scan->ntids + list->nbytes >= GIN_MAX_TIDS ||
 		(list->nbytes > 0 && (list->bytes[list->nbytes - 1] & 0x80) != 0))
-		gin_report_corruption(pages->index, blkno);
+		index_report_page(scan->base.index, blkno);
 
 	/* the list of a key that is in one row only */
 	if (list->nbytes == 0)
-		pages->tids[pages->ntids++] = list->first;
+		scan->tids[scan->ntids++] = list->first;
 	else
 	{
 		tids = ginPostingListDecode(list, &ntids);
-		memcpy(&pages->tids[pages->ntids], tids, ntids * sizeof(ItemPointerData));
-		pages->ntids += ntids;
+		memcpy(&scan->tids[scan->ntids], tids, ntids * sizeof(ItemPointerData));
+		scan->ntids += ntids;
 		pfree(tids);
 	}
 	return ntids;
@@ -214,7 +176,7 @@ append_list(GinPages *pages, GinPostingList *list, Size room, BlockNumber blkno)
  * All others are copied, so their sizes are checked, too.
  */
 static void
-rewrite_entry_leaf(GinPages *pages, Buffer buffer)
+rewrite_entry_leaf(GinScan *scan, Buffer buffer)
 {
 	Page		page = BufferGetPage(buffer);
 	BlockNumber blkno = BufferGetBlockNumber(buffer);
@@ -222,32 +184,32 @@ rewrite_entry_leaf(GinPages *pages, Buffer buffer)
 	Page		new_page = (Page) image.data;
 	int			first = 0;
 
-	index_check_items(pages->index, buffer);
+	index_check_items(scan->base.index, buffer);
 	GinInitPage(new_page, GinPageGetOpaque(page)->flags, BLCKSZ);
 	*GinPageGetOpaque(new_page) = *GinPageGetOpaque(page);
 	PageSetLSN(new_page, PageGetLSN(page));
 
-	for (int i = 0; i < pages->nlists; i++)
+	for (int i = 0; i < scan->nlists; i++)
 	{
 		OffsetNumber off = FirstOffsetNumber + i;
 		ItemId		item = PageGetItemId(page, off);
 		IndexTuple	tuple = (IndexTuple) PageGetItem(page, item);
-		int			ndead = count_dead(pages, first, pages->lengths[i]);
+		int			ndead = count_dead(scan, first, scan->lengths[i]);
 
 		if (IndexTupleSize(tuple) != ItemIdGetLength(item))
-			gin_report_corruption(pages->index, blkno);
+			index_report_page(scan->base.index, blkno);
 		if (ndead > 0)
-			tuple = shorten_tuple(pages, tuple, first, pages->lengths[i] - ndead, blkno);
-		first += pages->lengths[i];
+			tuple = shorten_tuple(scan, tuple, first, scan->lengths[i] - ndead, blkno);
+		first += scan->lengths[i];
 		if (PageAddItem(new_page, (char *) tuple, IndexTupleSize(tuple), off, false, false) != off)
-			gin_report_corruption(pages->index, blkno);
+			index_report_page(scan->base.index, blkno);
 	}
-	Assert(first == pages->ntids);
+	Assert(first == scan->ntids);
 
 	START_CRIT_SECTION();
 	memcpy(page, new_page, BLCKSZ);
 	MarkBufferDirty(buffer);
-	if (RelationNeedsWAL(pages->index))
+	if (RelationNeedsWAL(scan->base.index))
 	{
 		XLogBeginInsert();
 		XLogRegisterBuffer(0, buffer, REGBUF_FORCE_IMAGE | REGBUF_STANDARD);
@@ -264,7 +226,7 @@ rewrite_entry_leaf(GinPages *pages, Buffer buffer)
  * The list already has the key in front, as GinFormTuple would form it.
  */
 static IndexTuple
-shorten_tuple(GinPages *pages, IndexTuple tuple, int first, int nlive, BlockNumber blkno)
+shorten_tuple(GinScan *scan, IndexTuple tuple, int first, int nlive, BlockNumber blkno)
 {
 	Size		start = GinGetPostingOffset(tuple);
 	Size		old_size = IndexTupleSize(tuple);
@@ -275,7 +237,7 @@ shorten_tuple(GinPages *pages, IndexTuple tuple, int first, int nlive, BlockNumb
 
 	if (nlive > 0)
 	{
-		list = compress_live(pages, first, GinGetNPosting(tuple), nlive,
+		list = compress_live(scan, first, GinGetNPosting(tuple), nlive,
 							 old_size - start, blkno);
 		list_size = SizeOfGinPostingList(list);
 	}
@@ -296,36 +258,36 @@ shorten_tuple(GinPages *pages, IndexTuple tuple, int first, int nlive, BlockNumb
  *		Take dead TIDs out of a leaf page of a posting tree; is nothing left?
  */
 bool
-gin_clean_posting_leaf(GinPages *pages, Buffer buffer)
+gin_clean_posting_leaf(GinScan *scan, Buffer buffer)
 {
 	Page		page = BufferGetPage(buffer);
 	MemoryContext old;
 	int			ndead;
 
 	Assert(CritSectionCount == 0);
-	Assert(pages->index == pages->vacuum->indexes[pages->number]);
+	Assert(scan->base.index == scan->base.vacuum->indexes[scan->base.number]);
 	Assert(compat_buffer_is_locked_exclusively(buffer) && gin_page_is(buffer, GIN_DATA | GIN_LEAF));
 
-	old = MemoryContextSwitchTo(pages->context);
-	gather_segments(pages, page, BufferGetBlockNumber(buffer));
-	ndead = dead_tids_match(pages->vacuum->dead_tids, pages->tids, pages->ntids, pages->dead);
+	old = MemoryContextSwitchTo(scan->context);
+	gather_segments(scan, page, BufferGetBlockNumber(buffer));
+	ndead = dead_tids_match(scan->base.vacuum->dead_tids, scan->tids, scan->ntids, scan->dead);
 	if (ndead > 0)
 	{
-		plan_posting_leaf(pages, page, BufferGetBlockNumber(buffer));
-		rewrite_posting_leaf(pages, buffer);
+		plan_posting_leaf(scan, page, BufferGetBlockNumber(buffer));
+		rewrite_posting_leaf(scan, buffer);
 	}
-	pages->stats.tuples_removed += ndead;
-	pages->stats.num_index_tuples += pages->ntids - ndead;
+	scan->base.stats.tuples_removed += ndead;
+	scan->base.stats.num_index_tuples += scan->ntids - ndead;
 
 	MemoryContextSwitchTo(old);
-	MemoryContextReset(pages->context);
-	Assert(ndead < pages->ntids || GinDataLeafPageIsEmpty(page));
-	return ndead == pages->ntids;
+	MemoryContextReset(scan->context);
+	Assert(ndead < scan->ntids || GinDataLeafPageIsEmpty(page));
+	return ndead == scan->ntids;
 }
 
 /* gather_segments -- decode all lists on a page of a posting tree, in order. */
 static void
-gather_segments(GinPages *pages, Page page, BlockNumber blkno)
+gather_segments(GinScan *scan, Page page, BlockNumber blkno)
 {
 	char	   *start = (char *) GinDataLeafPageGetPostingList(page);
 	Size		room = PageGetSpecialPointer(page) - start;
@@ -333,15 +295,15 @@ gather_segments(GinPages *pages, Page page, BlockNumber blkno)
 	char	   *end = start + size;
 
 	if (!GinPageIsCompressed(page) || size > room)
-		gin_report_corruption(pages->index, blkno);
+		index_report_page(scan->base.index, blkno);
 
-	pages->nlists = 0;
-	pages->ntids = 0;
+	scan->nlists = 0;
+	scan->ntids = 0;
 	for (char *place = start; place < end;)
 	{
 		GinPostingList *segment = (GinPostingList *) place;
 
-		pages->lengths[pages->nlists++] = append_list(pages, segment, end - place, blkno);
+		scan->lengths[scan->nlists++] = append_list(scan, segment, end - place, blkno);
 		place += SizeOfGinPostingList(segment);
 	}
 }
@@ -352,9 +314,9 @@ gather_segments(GinPages *pages, Page page, BlockNumber blkno)
  *		record that says what changes.
  */
 static void
-plan_posting_leaf(GinPages *pages, Page page, BlockNumber blkno)
+plan_posting_leaf(GinScan *scan, Page page, BlockNumber blkno)
 {
-	GinNewLeaf *leaf = &pages->leaf;
+	GinNewLeaf *leaf = &scan->leaf;
 	GinPostingList *segment = GinDataLeafPageGetPostingList(page);
 	ginxlogRecompressDataLeaf *header = (ginxlogRecompressDataLeaf *) leaf->record;
 	int			first = 0;
@@ -362,19 +324,19 @@ plan_posting_leaf(GinPages *pages, Page page, BlockNumber blkno)
 	leaf->size = 0;
 	leaf->record_size = sizeof(ginxlogRecompressDataLeaf);
 	header->nactions = 0;
-	for (int i = 0; i < pages->nlists; i++)
+	for (int i = 0; i < scan->nlists; i++)
 	{
-		int			ndead = count_dead(pages, first, pages->lengths[i]);
-		int			nlive = pages->lengths[i] - ndead;
+		int			ndead = count_dead(scan, first, scan->lengths[i]);
+		int			nlive = scan->lengths[i] - ndead;
 		Size		old_size = SizeOfGinPostingList(segment);
 		GinPostingList *list = segment;
 
 		if (ndead > 0)
 		{
 			if (i > MAX_LOGGED_SEGMENT)
-				gin_report_corruption(pages->index, blkno);
+				index_report_page(scan->base.index, blkno);
 			list = nlive == 0 ? NULL :
-				compress_live(pages, first, pages->lengths[i], nlive, old_size, blkno);
+				compress_live(scan, first, scan->lengths[i], nlive, old_size, blkno);
 			log_action(leaf, i, nlive == 0 ? GIN_SEGMENT_DELETE : GIN_SEGMENT_REPLACE, list);
 			header->nactions++;
 		}
@@ -383,10 +345,10 @@ plan_posting_leaf(GinPages *pages, Page page, BlockNumber blkno)
 			memcpy(leaf->data + leaf->size, list, SizeOfGinPostingList(list));
 			leaf->size += SizeOfGinPostingList(list);
 		}
-		first += pages->lengths[i];
+		first += scan->lengths[i];
 		segment = (GinPostingList *) ((char *) segment + old_size);
 	}
-	Assert(first == pages->ntids);
+	Assert(first == scan->ntids);
 	Assert(leaf->size <= GinDataLeafPageGetPostingListSize(page));
 }
 
@@ -409,16 +371,16 @@ log_action(GinNewLeaf *leaf, int segment, uint8 action, const GinPostingList *li
 
 /* rewrite_posting_leaf -- change a posting tree's page as planned. */
 static void
-rewrite_posting_leaf(GinPages *pages, Buffer buffer)
+rewrite_posting_leaf(GinScan *scan, Buffer buffer)
 {
-	GinNewLeaf *leaf = &pages->leaf;
+	GinNewLeaf *leaf = &scan->leaf;
 	Page		page = BufferGetPage(buffer);
 
 	START_CRIT_SECTION();
 	memcpy(GinDataLeafPageGetPostingList(page), leaf->data, leaf->size);
 	GinDataPageSetDataSize(page, leaf->size);
 	MarkBufferDirty(buffer);
-	if (RelationNeedsWAL(pages->index))
+	if (RelationNeedsWAL(scan->base.index))
 	{
 		XLogBeginInsert();
 		XLogRegisterBuffer(0, buffer, REGBUF_STANDARD);
@@ -430,13 +392,13 @@ rewrite_posting_leaf(GinPages *pages, Buffer buffer)
 
 /* count_dead -- how many TIDs of a list, from first on, are dead? */
 static int
-count_dead(const GinPages *pages, int first, int ntids)
+count_dead(const GinScan *scan, int first, int ntids)
 {
 	int			ndead = 0;
 
-	Assert(first >= 0 && ntids >= 0 && first + ntids <= pages->ntids);
+	Assert(first >= 0 && ntids >= 0 && first + ntids <= scan->ntids);
 	for (int i = first; i < first + ntids; i++)
-		ndead += pages->dead[i];
+		ndead += scan->dead[i];
 	return ndead;
 }
 
@@ -446,14 +408,14 @@ count_dead(const GinPages *pages, int first, int ntids)
  *		on; palloc'd.
  */
 static GinPostingList *
-compress_live(GinPages *pages, int first, int ntids, int nlive, Size max_size, BlockNumber blkno)
+compress_live(GinScan *scan, int first, int ntids, int nlive, Size max_size, BlockNumber blkno)
 {
-	ItemPointer tids = &pages->tids[first];
-	const bool *dead = &pages->dead[first];
+	ItemPointer tids = &scan->tids[first];
+	const bool *dead = &scan->dead[first];
 	GinPostingList *list;
 	int			n = 0;
 
-	Assert(first >= 0 && first + ntids <= pages->ntids);
+	Assert(first >= 0 && first + ntids <= scan->ntids);
 	for (int i = 0; i < ntids; i++)
 	{
 		tids[n] = tids[i];
@@ -464,9 +426,9 @@ compress_live(GinPages *pages, int first, int ntids, int nlive, Size max_size, B
 	/* what compresses them relies on that */
 	for (int i = 1; i < nlive; i++)
 		if (ItemPointerCompare(&tids[i - 1], &tids[i]) >= 0)
-			gin_report_corruption(pages->index, blkno);
+			index_report_page(scan->base.index, blkno);
 	list = ginCompressPostingList(tids, nlive, max_size, &n);
 	if (n != nlive)
-		gin_report_corruption(pages->index, blkno);
+		index_report_page(scan->base.index, blkno);
 	return list;
 }

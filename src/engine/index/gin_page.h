@@ -14,7 +14,7 @@
 #include "access/gin_private.h"
 #include "storage/buf.h"
 
-#include "engine/state.h"
+#include "engine/index/index_kind.h"
 
 /* The most entries that fit on a page, and the most TIDs: each takes a byte or more. */
 #define GIN_MAX_ENTRIES		(BLCKSZ / (sizeof(IndexTupleData) + sizeof(ItemIdData)))
@@ -29,13 +29,11 @@ typedef struct GinNewLeaf
 	char		record[2 * BLCKSZ];
 } GinNewLeaf;
 
-/* One process's work at the leaf pages of an index */
-typedef struct GinPages
+/* One process's part of one index */
+typedef struct GinScan
 {
-	TableVacuum *vacuum;
-	int			number;			/* of the index */
-	Relation	index;
-	IndexBulkDeleteResult stats;	/* num_index_tuples and tuples_removed */
+	KindScan	base;
+	struct GinShared *shared;	/* of gin_vacuum.c */
 	MemoryContext context;		/* reset after each page */
 
 	/* of the entry tree's page in hand: the posting trees it points at */
@@ -49,28 +47,25 @@ typedef struct GinPages
 	ItemPointerData tids[GIN_MAX_TIDS];
 	bool		dead[GIN_MAX_TIDS];
 	GinNewLeaf	leaf;
-} GinPages;
+} GinScan;
 
 /*
  * gin_clean_entry_leaf and gin_clean_posting_leaf take dead TIDs out of a page that is
  * locked exclusively, and leave it so.  The first puts the posting trees' roots into
- * pages->roots; the second returns whether nothing is left.  Damage is
+ * scan->roots; the second returns whether nothing is left.  Damage is
  * an error.
  */
-extern GinPages *gin_pages_begin(TableVacuum *vacuum, int number);
-extern void gin_pages_end(GinPages *pages);
-extern void gin_clean_entry_leaf(GinPages *pages, Buffer buffer);
-extern bool gin_clean_posting_leaf(GinPages *pages, Buffer buffer);
+extern void gin_clean_entry_leaf(GinScan *scan, Buffer buffer);
+extern bool gin_clean_posting_leaf(GinScan *scan, Buffer buffer);
 
 /* What a page is, of the flags in its special space */
 #define GIN_KIND_FLAGS		(GIN_DATA | GIN_LEAF | GIN_DELETED | GIN_META | GIN_LIST)
 
 /*
  * gin_page_is wants any lock on the page; gin_check_page, too, and raises an error if the
- * page is of another kind.  gin_report_corruption raises that error.
+ * page is of another kind.
  */
 extern bool gin_page_is(Buffer buffer, uint16 flags);
 extern void gin_check_page(Relation index, Buffer buffer, uint16 flags);
-extern void gin_report_corruption(Relation index, BlockNumber blkno);
 
 #endif							/* CYCLONE_GIN_PAGE_H */

@@ -109,7 +109,7 @@ static int
 count_children(const GinTree *tree, Page page, BlockNumber blkno)
 {
 	if (!children_fit(tree, page))
-		gin_report_corruption(tree->index, blkno);
+		index_report_page(tree->index, blkno);
 	return (tree->flags & GIN_DATA) ? GinPageGetOpaque(page)->maxoff : PageGetMaxOffsetNumber(page);
 }
 
@@ -169,7 +169,7 @@ gin_lock_first_leaf(const GinTree *tree)
 		}
 		gin_check_page(tree->index, buffer, tree->flags);
 		if (count_children(tree, page, blkno) == 0)
-			gin_report_corruption(tree->index, blkno);
+			index_report_page(tree->index, blkno);
 		child = child_block(tree, blkno, page, 0);
 		link_walk_step(&walk, blkno, child, ERROR);
 		blkno = child;
@@ -246,7 +246,7 @@ copy_page_above_leaves(const GinTree *tree, BlockNumber *blkno, Page copy)
 		BlockNumber next;
 
 		if (count_children(tree, copy, *blkno) == 0)
-			gin_report_corruption(tree->index, *blkno);
+			index_report_page(tree->index, *blkno);
 		next = child_block(tree, *blkno, copy, 0);
 		link_walk_step(&walk, *blkno, next, ERROR);
 		if (!copy_inner_page(tree, next, child))
@@ -342,7 +342,7 @@ pass_children(PageDeletion *deletion, const PageOnPath *page)
 
 	(void) count_children(deletion->tree, contents, BufferGetBlockNumber(page->buffer));
 	if (page->level + 1 >= MAX_LEVELS)
-		gin_report_corruption(deletion->tree->index, BufferGetBlockNumber(page->buffer));
+		index_report_page(deletion->tree->index, BufferGetBlockNumber(page->buffer));
 
 	/* when one is deleted, the next one takes its place */
 	while (off <= GinPageGetOpaque(contents)->maxoff)
@@ -368,7 +368,7 @@ pass_child(PageDeletion *deletion, const PageOnPath *parent, OffsetNumber off)
 	bool		is_empty;
 
 	if (is_locked(deletion, parent, blkno))
-		gin_report_corruption(tree->index, BufferGetBlockNumber(parent->buffer));
+		index_report_page(tree->index, BufferGetBlockNumber(parent->buffer));
 	child.buffer = read_tree_page(tree, blkno);
 	LockBuffer(child.buffer, BUFFER_LOCK_EXCLUSIVE);
 	page = BufferGetPage(child.buffer);

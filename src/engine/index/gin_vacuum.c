@@ -20,6 +20,7 @@
 #include "storage/condition_variable.h"
 #include "storage/lmgr.h"
 #include "storage/spin.h"
+#include "utils/memutils.h"
 
 #include "compat.h"
 #include "debug_point.h"
@@ -76,19 +77,6 @@ typedef struct GinShared
 	slock_t		mutex;			/* protects the rest */
 	LargeTree	trees[MAX_LARGE_TREES];
 } GinShared;
-
-/* One process's part of one index */
-typedef struct GinScan
-{
-	TableVacuum *vacuum;
-	int			number;			/* of the index */
-	IndexShared *index_shared;
-	GinShared  *shared;
-	Relation	index;
-	GinPages   *pages;
-	IndexBulkDeleteResult stats;	/* of the deletion of pages */
-	BlockNumber pages_done;
-} GinScan;
 
 static void gin_setup(TableVacuum *vacuum, int number);
 static void gin_begin(TableVacuum *vacuum, int number, int nmembers);
@@ -231,29 +219,25 @@ cut_entry_tree(TableVacuum *vacuum, int number, GinShared *shared)
 static BlockNumber
 gin_vacuum(TableVacuum *vacuum, int number)
 {
-	GinScan		scan = {
-		.vacuum = vacuum,
-		.number = number,
-		.index_shared = vacuum_index(vacuum->shared, number),
-		.shared = index_area(vacuum, number),
-		.index = vacuum->indexes[number],
-		.pages = gin_pages_begin(vacuum, number),
-	};
+	GinScan    *scan = kind_scan_make(vacuum, number, sizeof(GinScan));
+	BlockNumber pages_done;
 
 	Assert(vacuum->dead_tids != NULL);
-	Assert(CheckRelationLockedByMe(scan.index, RowExclusiveLock, true));
+	scan->shared = index_area(vacuum, number);
+	scan->context = AllocSetContextCreate(CurrentMemoryContext, "cyclone GIN page",
+										  ALLOCSET_DEFAULT_SIZES);
 
 	do
 	{
-		while (do_piece(&scan))
+		while (do_piece(scan))
 			continue;
-	} while (visit_stretches(&scan) || wait_for_piece(scan.shared));
+	} while (visit_stretches(scan) || wait_for_piece(scan->shared));
 
-	progress_blocks_done(scan.pages_done);
-	index_add_stats(scan.index_shared, &scan.pages->stats);
-	index_add_stats(scan.index_shared, &scan.stats);
-	gin_pages_end(scan.pages);
-	return scan.pages_done;
+	pages_done = scan->base.pages_done;
+	progress_blocks_done(pages_done);
+	MemoryContextDelete(scan->context);
+	kind_scan_free(&scan->base);
+	return pages_done;
 }
 
 /*
@@ -295,9 +279,9 @@ static GinTree
 tree_of(const GinScan *scan, BlockNumber root, uint16 flags)
 {
 	GinTree		tree = {
-		.vacuum = scan->vacuum,
-		.number = scan->number,
-		.index = scan->index,
+		.vacuum = scan->base.vacuum,
+		.number = scan->base.number,
+		.index = scan->base.index,
 		.root = root,
 		.flags = flags,
 	};
@@ -321,7 +305,7 @@ visit_stretches(GinScan *scan)
 	bool		claimed;
 
 	pg_atomic_fetch_add_u32(&shared->at_stretches, 1);
-	claimed = ranges_claim(&scan->index_shared->ranges, &start, &end);
+	claimed = ranges_claim(&scan->base.shared->ranges, &start, &end);
 	if (claimed)
 		walk_entry_leaves(scan, start, end);
 	Assert(pg_atomic_read_u32(&shared->at_stretches) > 0);
@@ -340,10 +324,10 @@ walk_entry_leaves(GinScan *scan, uint64 start, uint64 end)
 	GinShared  *shared = scan->shared;
 	BlockNumber next = shared->stretches[start];
 	BlockNumber stop = InvalidBlockNumber;
-	LinkWalk	walk = {.index = scan->index};
+	LinkWalk	walk = {.index = scan->base.index};
 
-	Assert(start < end && end <= scan->index_shared->ranges.end);
-	if (end < scan->index_shared->ranges.end)
+	Assert(start < end && end <= scan->base.shared->ranges.end);
+	if (end < scan->base.shared->ranges.end)
 		stop = shared->stretches[end];
 
 	do
@@ -352,17 +336,17 @@ walk_entry_leaves(GinScan *scan, uint64 start, uint64 end)
 		Buffer		buffer;
 
 		delay_point();
-		failsafe_notice(scan->vacuum);
+		failsafe_notice(scan->base.vacuum);
 		DEBUG_POINT("gin-page");
 
 		buffer = next == InvalidBlockNumber ? gin_lock_first_leaf(&tree) : gin_lock_leaf(&tree, next);
-		gin_clean_entry_leaf(scan->pages, buffer);
+		gin_clean_entry_leaf(scan, buffer);
 		next = right_leaf(&walk, buffer);
 		UnlockReleaseBuffer(buffer);
 		page_is_done(scan);
 
-		for (int i = 0; i < scan->pages->nroots; i++)
-			vacuum_posting_tree(scan, scan->pages->roots[i]);
+		for (int i = 0; i < scan->nroots; i++)
+			vacuum_posting_tree(scan, scan->roots[i]);
 	} while (next != stop && next != InvalidBlockNumber);
 
 	if (next != stop)
@@ -560,18 +544,18 @@ walk_posting_leaves(GinScan *scan, const GinTree *tree, BlockNumber start, Block
 {
 	BlockNumber next = start;
 	bool		has_empty_pages = false;
-	LinkWalk	walk = {.index = scan->index};
+	LinkWalk	walk = {.index = scan->base.index};
 
 	do
 	{
 		Buffer		buffer;
 
 		delay_point();
-		failsafe_notice(scan->vacuum);
+		failsafe_notice(scan->base.vacuum);
 		DEBUG_POINT("gin-posting-page");
 
 		buffer = next == InvalidBlockNumber ? gin_lock_first_leaf(tree) : gin_lock_leaf(tree, next);
-		has_empty_pages |= gin_clean_posting_leaf(scan->pages, buffer);
+		has_empty_pages |= gin_clean_posting_leaf(scan, buffer);
 		next = right_leaf(&walk, buffer);
 		UnlockReleaseBuffer(buffer);
 		page_is_done(scan);
@@ -607,7 +591,7 @@ log_missed_leaf(GinScan *scan, BlockNumber blkno)
 	ereport(LOG,
 			(errcode(ERRCODE_INDEX_CORRUPTED),
 			 errmsg("links between leaves of index \"%s\" do not lead to block %u, and downlinks do",
-					RelationGetRelationName(scan->index), blkno),
+					RelationGetRelationName(scan->base.index), blkno),
 			 errhint("Please REINDEX it.")));
 }
 
@@ -617,16 +601,16 @@ delete_empty_pages(GinScan *scan, const GinTree *tree)
 {
 	DEBUG_POINT("gin-empty-pages");
 	delay_point();
-	gin_delete_empty_pages(tree, &scan->stats);
+	gin_delete_empty_pages(tree, &scan->base.stats);
 }
 
 /* page_is_done -- count a leaf page that has been visited. */
 static void
 page_is_done(GinScan *scan)
 {
-	if (++scan->pages_done % PROGRESS_BLOCKS == 0)
+	if (++scan->base.pages_done % PROGRESS_BLOCKS == 0)
 	{
-		progress_blocks_done(scan->pages_done);
+		progress_blocks_done(scan->base.pages_done);
 		wal_keep_pace();
 	}
 }

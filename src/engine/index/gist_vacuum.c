@@ -64,7 +64,6 @@ typedef struct GistShared
 {
 	/* written by the leader before each phase over the index */
 	GistNSN		start_nsn;
-	IndexPass	pass;
 
 	uint32		nwords;			/* of each bitmap; constant */
 
@@ -92,15 +91,13 @@ typedef struct GistScan
 
 static Size gist_bitmaps_size(Relation index);
 static void gist_setup(TableVacuum *vacuum, int number);
-static void gist_begin(TableVacuum *vacuum, int number, int nmembers);
-static BlockNumber gist_vacuum(TableVacuum *vacuum, int number);
-static void gist_finish_cleanup(TableVacuum *vacuum, int number);
+static void gist_begin_pass(TableVacuum *vacuum, int number);
+static void gist_finish_pass(TableVacuum *vacuum, int number);
 static bool gist_has_empty_pages(TableVacuum *vacuum, int number, bool wait);
 static void gist_delete_pages(TableVacuum *vacuum, int number, bool wait);
-static GistScan *gist_make_scan(TableVacuum *vacuum, int number);
-static void gist_free_scan(GistScan *scan);
-static void gist_visit_in_range(void *scan, Buffer buffer);
-static void gist_visit_page(GistScan *scan, Buffer buffer);
+static KindScan *gist_make_scan(TableVacuum *vacuum, int number);
+static void gist_free_scan(KindScan *base);
+static void gist_visit_page(KindScan *base, Buffer buffer);
 static void follow_chain(GistScan *scan, BlockNumber blkno);
 static int	gist_clean_leaf(GistScan *scan, Buffer buffer, BlockNumber *right);
 static bool shows_split(const GistScan *scan, Page page);
@@ -126,17 +123,23 @@ const IndexKind gist_kind = {
 	.more_shared_size = gist_bitmaps_size,
 	.setup = gist_setup,
 	.bulk_delete = {
-		.begin = gist_begin,
-		.work = gist_vacuum,
+		.begin = index_begin_pass,
+		.work = index_pass,
 		.is_done = index_blocks_are_claimed,
-		.finish = index_finish_stats,
+		.finish = index_finish_pass,
 	},
 	.cleanup = {
-		.begin = gist_begin,
-		.work = gist_vacuum,
+		.begin = index_begin_pass,
+		.work = index_pass,
 		.is_done = index_blocks_are_claimed,
-		.finish = gist_finish_cleanup,
+		.finish = index_finish_pass,
 	},
+	.first_block = GIST_ROOT_BLKNO,
+	.last_block = GIST_ROOT_BLKNO,
+	.begin_pass = gist_begin_pass,
+	.finish_pass = gist_finish_pass,
+	.make_scan = gist_make_scan,
+	.free_scan = gist_free_scan,
 	.has_empty_pages = gist_has_empty_pages,
 	.delete_pages = gist_delete_pages,
 };
@@ -166,66 +169,23 @@ gist_setup(TableVacuum *vacuum, int number)
 		pg_atomic_init_u32(&gist->words[i], 0);
 }
 
-/*
- * gist_begin
- *		Remember the start NSN, visit the root, and make the other blocks available, in
- *		this order.
- */
+/* gist_begin_pass -- remember the start NSN; nothing is noted. */
 static void
-gist_begin(TableVacuum *vacuum, int number, int nmembers)
+gist_begin_pass(TableVacuum *vacuum, int number)
 {
 	GistShared *gist = index_area(vacuum, number);
 	Relation	index = vacuum->indexes[number];
-	GistScan   *scan;
 
-	if (!index_begin_pass(vacuum, number, &gist->pass))
-		return;
 	gist_setup(vacuum, number);
 	gist->start_nsn = RelationNeedsWAL(index) ? GetInsertRecPtr() : compat_fake_lsn(index);
-
-	scan = gist_make_scan(vacuum, number);
-	gist_visit_page(scan, ReadBufferExtended(index, MAIN_FORKNUM, GIST_ROOT_BLKNO,
-											 RBM_NORMAL, vacuum_strategy(vacuum)));
-	gist_free_scan(scan);
-
-	index_begin_blocks(vacuum, number, GIST_ROOT_BLKNO + 1, nmembers);
 }
 
-/*
- * gist_vacuum
- *		One process's part of an index: claim ranges until none is left.
- */
-static BlockNumber
-gist_vacuum(TableVacuum *vacuum, int number)
-{
-	GistShared *gist = index_area(vacuum, number);
-	GistScan   *scan;
-	BlockNumber pages_done;
-
-	if (index_pass_is_empty(vacuum, number, &gist->pass))
-		return 0;
-	scan = gist_make_scan(vacuum, number);
-	pages_done = index_visit_all_blocks(&scan->base);
-	gist_free_scan(scan);
-	return pages_done;
-}
-
-/*
- * gist_finish_cleanup
- *		Leader, after cleanup: delete the pages that were found empty there.
- */
+/* gist_finish_pass -- leader: delete the pages that were found empty in cleanup. */
 static void
-gist_finish_cleanup(TableVacuum *vacuum, int number)
+gist_finish_pass(TableVacuum *vacuum, int number)
 {
-	GistShared *gist = index_area(vacuum, number);
-
-	if (!gist->pass.has_nothing_to_do)
-	{
-		if (gist_has_empty_pages(vacuum, number, true))
-			gist_delete_pages(vacuum, number, true);
-		index_finish_stats(vacuum, number);
-	}
-	index_cap_tuples(vacuum, number);
+	if (vacuum->shared->in_cleanup && gist_has_empty_pages(vacuum, number, true))
+		gist_delete_pages(vacuum, number, true);
 }
 
 /*
@@ -284,51 +244,47 @@ gist_delete_pages(TableVacuum *vacuum, int number, bool wait)
 }
 
 /* gist_make_scan -- make what a process needs to visit pages of an index; palloc'd. */
-static GistScan *
+static KindScan *
 gist_make_scan(TableVacuum *vacuum, int number)
 {
 	GistScan   *scan = kind_scan_make(vacuum, number, sizeof(GistScan));
 
 	scan->gist = index_area(vacuum, number);
-	scan->base.visit = gist_visit_in_range;
-	Assert(vacuum->dead_tids != NULL || !scan->gist->pass.deletes);
-	return scan;
+	scan->base.visit = gist_visit_page;
+	Assert(vacuum->dead_tids != NULL || vacuum->shared->in_cleanup);
+	return &scan->base;
 }
 
 /* gist_free_scan -- tell what was done, and free it. */
 static void
-gist_free_scan(GistScan *scan)
+gist_free_scan(KindScan *base)
 {
+	GistScan   *scan = (GistScan *) base;
+
 	if (scan->followed != NULL)
 		followed_destroy(scan->followed);
-	kind_scan_free(&scan->base);
-}
-
-/* gist_visit_in_range -- the scan's visit. */
-static void
-gist_visit_in_range(void *scan, Buffer buffer)
-{
-	Assert(BufferGetBlockNumber(buffer) > GIST_ROOT_BLKNO);
-	DEBUG_POINT("gist-page");
-	gist_visit_page(scan, buffer);
+	kind_scan_free(base);
 }
 
 /*
  * gist_visit_page
- *		Visit a pinned page of a range of our own, release it, and visit those
- *		that its entries may have moved to.
+ *		Visit a pinned page of a range of our own, or the root; release it, and visit
+ *		those that its entries may have moved to.
  *
  * A free page is recorded when its lock is released: a process that waits for the
  * free space map with a lock can't be interrupted.
  */
 static void
-gist_visit_page(GistScan *scan, Buffer buffer)
+gist_visit_page(KindScan *base, Buffer buffer)
 {
+	GistScan   *scan = (GistScan *) base;
 	BlockNumber blkno = BufferGetBlockNumber(buffer);
 	BlockNumber right = InvalidBlockNumber;
 	Page		page = BufferGetPage(buffer);
 	bool		is_free;
 
+	if (blkno != GIST_ROOT_BLKNO)
+		DEBUG_POINT("gist-page");
 	LockBuffer(buffer, GIST_EXCLUSIVE);
 	if (!PageIsNew(page))
 		gistcheckpage(scan->base.index, buffer);
@@ -417,10 +373,10 @@ gist_clean_leaf(GistScan *scan, Buffer buffer, BlockNumber *right)
 	Assert(GistPageIsLeaf(page) && !GistPageIsDeleted(page));
 
 	if (ntids > MaxIndexTuplesPerPage)
-		index_report_overfull(scan->base.index, blkno);
+		index_report_page(scan->base.index, blkno);
 
 	*right = InvalidBlockNumber;
-	if (scan->gist->pass.deletes)
+	if (!scan->base.vacuum->shared->in_cleanup)
 	{
 		if (shows_split(scan, page))
 			*right = GistPageGetOpaque(page)->rightlink;

@@ -643,7 +643,7 @@ match_page(HashScan *scan, Buffer buffer)
 	int			nitems = PageGetMaxOffsetNumber(page);
 
 	if (nitems > MaxIndexTuplesPerPage)
-		index_report_overfull(scan->base.index, blkno);
+		index_report_page(scan->base.index, blkno);
 	for (int i = 0; i < nitems; i++)
 		scan->tids[i] = index_tuple_at(scan->base.index, blkno, page, FirstOffsetNumber + i)->t_tid;
 	return dead_tids_match(scan->base.vacuum->dead_tids, scan->tids, nitems, scan->dead);

@@ -42,6 +42,7 @@
 #define RANGE_BLOCKS		512
 
 static BlockNumber next_index_block(ReadStream *stream, void *private_data, void *per_buffer_data);
+static bool pass_is_over(TableVacuum *vacuum, int number);
 
 /*
  * index_want_more_work
@@ -77,14 +78,14 @@ index_add_stats(IndexShared *index, const IndexBulkDeleteResult *stats)
 	SpinLockRelease(&index->mutex);
 }
 
-/* index_report_overfull -- raise an error: a page of an index is corrupt. */
+/* index_report_page -- raise an error: what is on a page of an index can't be right. */
 void
-index_report_overfull(Relation index, BlockNumber blkno)
+index_report_page(Relation index, BlockNumber blkno)
 {
 	ereport(ERROR,
 			(errcode(ERRCODE_INDEX_CORRUPTED),
-			 errmsg_internal("index \"%s\" has more TIDs in block %u than fit there",
-							 RelationGetRelationName(index), blkno),
+			 errmsg("index \"%s\" contains corrupted page at block %u",
+					RelationGetRelationName(index), blkno),
 			 errhint("Please REINDEX it.")));
 }
 
@@ -322,64 +323,90 @@ index_blocks_are_claimed(TableVacuum *vacuum, int number)
 	return ranges_position(&index->ranges) >= index->ranges.end;
 }
 
+/* pass_is_over -- is this cleanup, and bulk deletion has passed over the index? */
+static bool
+pass_is_over(TableVacuum *vacuum, int number)
+{
+	return vacuum->shared->in_cleanup && vacuum_index(vacuum->shared, number)->has_stats;
+}
+
 /*
  * index_begin_pass
- *		Leader: begin a pass over an index; return false if there is nothing to do.
+ *		Leader: begin a pass over an index.
  *
- * That is so in cleanup if bulk deletion has passed over the index.  Then there is one
- * thing to claim, and only so that a member reports on the index.
+ * If there is nothing to do there is one thing to claim, and only so that a member reports
+ * on the index.
  */
-bool
-index_begin_pass(TableVacuum *vacuum, int number, IndexPass *pass)
+void
+index_begin_pass(TableVacuum *vacuum, int number, int nmembers)
 {
 	IndexShared *index = vacuum_index(vacuum->shared, number);
+	const IndexKind *kind = vacuum->kinds[number];
+	KindScan   *scan;
 
-	Assert(is_leader(vacuum) && pass != NULL);
-
-	pass->deletes = !vacuum->shared->in_cleanup;
-	pass->has_nothing_to_do = !pass->deletes && index->has_stats;
-	if (pass->has_nothing_to_do)
+	Assert(is_leader(vacuum));
+	if (pass_is_over(vacuum, number))
 	{
 		ranges_init(&index->ranges, 0, 1, 1, 1, 1);
-		return false;
+		return;
 	}
 	index->stats.estimated_count = false;
 	index->stats.num_index_tuples = 0;
 	index->stats.pages_deleted = 0;
 	index->stats.pages_free = 0;
-	return true;
+
+	/* in this order: what happens from then on shows on the pages */
+	kind->begin_pass(vacuum, number);
+	scan = kind->make_scan(vacuum, number);
+	for (BlockNumber blkno = kind->first_block; blkno <= kind->last_block; blkno++)
+		scan->visit(scan, ReadBufferExtended(scan->index, MAIN_FORKNUM, blkno, RBM_NORMAL,
+											 vacuum_strategy(vacuum)));
+	kind->free_scan(scan);
+	index_begin_blocks(vacuum, number, kind->last_block + 1, nmembers);
 }
 
 /*
- * index_pass_is_empty
- *		Has a pass nothing to do?  Then claim the one thing there is, unless another member
- *		has.
+ * index_pass
+ *		One process's part of a pass: visit blocks until none is left to claim, nor any
+ *		that the index has grown by.
  */
-bool
-index_pass_is_empty(TableVacuum *vacuum, int number, const IndexPass *pass)
+BlockNumber
+index_pass(TableVacuum *vacuum, int number)
 {
+	const IndexKind *kind = vacuum->kinds[number];
+	KindScan   *scan;
+	BlockNumber pages_done;
 	uint64		start,
 				end;
 
-	if (pass->has_nothing_to_do)
+	if (pass_is_over(vacuum, number))
+	{
 		(void) ranges_claim(&vacuum_index(vacuum->shared, number)->ranges, &start, &end);
-	return pass->has_nothing_to_do;
-}
-
-/*
- * index_visit_all_blocks
- *		Visit blocks until none is left to claim, nor any that the index has grown by;
- *		return how many were visited.
- */
-BlockNumber
-index_visit_all_blocks(KindScan *scan)
-{
-	Assert(!scan->has_stream && scan->pages_done == 0);
-
+		return 0;
+	}
+	scan = kind->make_scan(vacuum, number);
 	do
 		index_visit_blocks(scan);
-	while (index_claim_growth(scan->vacuum, scan->number, &scan->next, &scan->end));
-	return scan->pages_done;
+	while (index_claim_growth(vacuum, number, &scan->next, &scan->end));
+	pages_done = scan->pages_done;
+	kind->free_scan(scan);
+	return pages_done;
+}
+
+/* index_finish_pass -- leader: complete the statistics of an index. */
+void
+index_finish_pass(TableVacuum *vacuum, int number)
+{
+	const IndexKind *kind = vacuum->kinds[number];
+
+	if (!pass_is_over(vacuum, number))
+	{
+		if (kind->finish_pass != NULL)
+			kind->finish_pass(vacuum, number);
+		index_finish_stats(vacuum, number);
+	}
+	if (vacuum->shared->in_cleanup)
+		index_cap_tuples(vacuum, number);
 }
 
 /* index_finish_stats -- complete the statistics, and make what was put into the free space map findable. */

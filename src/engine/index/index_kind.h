@@ -98,6 +98,19 @@ typedef struct IndexKind
 	IndexWork	cleanup;
 
 	/*
+	 * Of a kind that visits all blocks of an index, for bulk deletion or for
+	 * cleanup (index_begin_pass): the leader notes what the pass goes by, and
+	 * visits these blocks first; finish_pass, which may be missing, is its
+	 * own, too.  A process makes its scan, and frees it.
+	 */
+	BlockNumber first_block;
+	BlockNumber last_block;
+	void		(*begin_pass) (TableVacuum *vacuum, int number);
+	void		(*finish_pass) (TableVacuum *vacuum, int number);
+	struct KindScan *(*make_scan) (TableVacuum *vacuum, int number);
+	void		(*free_scan) (struct KindScan *scan);
+
+	/*
 	 * Deletion of empty pages, while the heap is vacuumed.  Each member is
 	 * asked now and then if it has any to delete now; with wait = true when
 	 * there is nothing else to do.  A member that finds one in bulk deletion
@@ -117,8 +130,8 @@ typedef struct KindScan
 	IndexBulkDeleteResult stats;	/* what this process did */
 
 	/* for index_visit_blocks */
-	void		(*visit) (void *scan, Buffer buffer);	/* releases the page */
-	bool		(*is_enough) (void *scan);	/* for now? NULL: never */
+	void		(*visit) (struct KindScan *scan, Buffer buffer);	/* releases the page */
+	bool		(*is_enough) (struct KindScan *scan);	/* for now? NULL: never */
 
 	/* what is left of the range in hand, of blocks or buckets */
 	BlockNumber next;
@@ -128,16 +141,6 @@ typedef struct KindScan
 	bool		has_stream;		/* which may keep pages pinned */
 	BlockNumber pages_done;
 } KindScan;
-
-/*
- * A pass over all blocks of an index, for bulk deletion or for cleanup; in the shared area
- * of a kind that visits them all for either.  Written by the leader.
- */
-typedef struct IndexPass
-{
-	bool		deletes;		/* or is it cleanup? */
-	bool		has_nothing_to_do;	/* cleanup after bulk deletion */
-} IndexPass;
 
 extern const IndexKind btree_kind;
 extern const IndexKind gist_kind;
@@ -154,11 +157,12 @@ extern void index_note_empty_pages(TableVacuum *vacuum);
 
 /*
  * What kinds have in common.  index_add_stats adds what one process did to what all
- * did; index_cap_tuples is the leader's, after cleanup.  index_report_overfull raises an
- * error.  index_current_size waits for the lock on the index's extension.
+ * did; index_cap_tuples is the leader's, after cleanup.  index_report_page and
+ * index_report_item raise an error.  index_current_size waits for the lock on the index's
+ * extension.
  */
 extern void index_add_stats(IndexShared *index, const IndexBulkDeleteResult *stats);
-extern void index_report_overfull(Relation index, BlockNumber blkno);
+extern void index_report_page(Relation index, BlockNumber blkno);
 extern void index_report_item(Relation index, BlockNumber blkno, ItemId item);
 extern void index_cap_tuples(TableVacuum *vacuum, int number);
 extern void index_fill_info(const TableVacuum *vacuum, int number, IndexVacuumInfo *info);
@@ -184,14 +188,10 @@ extern bool index_claim_growth(TableVacuum *vacuum, int number,
 							   BlockNumber *start, BlockNumber *end);
 extern bool index_blocks_are_claimed(TableVacuum *vacuum, int number);
 
-/*
- * Passes over all blocks.  The leader begins; if that returns false there is nothing to
- * do, and no blocks.  A member asks index_pass_is_empty; if there is something to do it
- * calls index_visit_all_blocks, which returns how many it has visited.
- */
-extern bool index_begin_pass(TableVacuum *vacuum, int number, IndexPass *pass);
-extern bool index_pass_is_empty(TableVacuum *vacuum, int number, const IndexPass *pass);
-extern BlockNumber index_visit_all_blocks(KindScan *scan);
+/* Passes over all blocks: begin, work and finish of a kind that has begin_pass */
+extern void index_begin_pass(TableVacuum *vacuum, int number, int nmembers);
+extern BlockNumber index_pass(TableVacuum *vacuum, int number);
+extern void index_finish_pass(TableVacuum *vacuum, int number);
 
 /* The leader's finish of a kind that records free pages: complete the statistics */
 extern void index_finish_stats(TableVacuum *vacuum, int number);

@@ -86,7 +86,7 @@ follow_nodes(SpgistScan *scan, Buffer buffer, OffsetNumber offset)
 		Size		start = (char *) node - (char *) tuple;
 
 		if (start + SGNTHDRSZ > size || IndexTupleSize(node) < SGNTHDRSZ)
-			spgist_report_corruption(scan->base.index, BufferGetBlockNumber(buffer));
+			index_report_page(scan->base.index, BufferGetBlockNumber(buffer));
 		if (ItemPointerIsValid(&node->t_tid))
 			add_pending_place(scan, &node->t_tid);
 	}
@@ -160,7 +160,7 @@ spgist_clean_root(SpgistScan *scan, Buffer buffer)
 	Assert(SpGistBlockIsRoot(BufferGetBlockNumber(buffer)) && SpGistPageIsLeaf(page));
 	look_at_leaf(scan, buffer);
 	if (scan->ntids != PageGetMaxOffsetNumber(page))
-		spgist_report_corruption(scan->base.index, BufferGetBlockNumber(buffer));
+		index_report_page(scan->base.index, BufferGetBlockNumber(buffer));
 	for (int i = 0; i < scan->ntids; i++)
 		if (scan->dead[i])
 			deletable[ndead++] = scan->offsets[i];
@@ -222,7 +222,7 @@ spgist_clean_leaf(SpgistScan *scan, Buffer buffer, bool count)
 
 	/* each is in a chain, and in one only */
 	if (plan->ndead + plan->nplaceholder + plan->nmove != ndead)
-		spgist_report_corruption(scan->base.index, BufferGetBlockNumber(buffer));
+		index_report_page(scan->base.index, BufferGetBlockNumber(buffer));
 	apply_plan(scan, buffer);
 }
 
@@ -252,11 +252,11 @@ look_at_leaf(SpgistScan *scan, Buffer buffer)
 			scan->offsets[scan->ntids++] = off;
 			note_next(scan, buffer, off, SGLT_GET_NEXTOFFSET(tuple));
 		}
-		else if (tuple->tupstate == SPGIST_REDIRECT && scan->spgist->pass.deletes)
+		else if (tuple->tupstate == SPGIST_REDIRECT && !scan->base.vacuum->shared->in_cleanup)
 			follow_redirect(scan, buffer, off);
 	}
 
-	if (scan->spgist->pass.deletes)
+	if (!scan->base.vacuum->shared->in_cleanup)
 		(void) dead_tids_match(scan->base.vacuum->dead_tids, scan->tids, scan->ntids, scan->dead);
 	else
 		memset(scan->dead, 0, sizeof(bool) * scan->ntids);
@@ -270,7 +270,7 @@ note_next(SpgistScan *scan, Buffer buffer, OffsetNumber offset, OffsetNumber nex
 		return;
 	if (next > PageGetMaxOffsetNumber(BufferGetPage(buffer)) ||
 		scan->before[next] != InvalidOffsetNumber)
-		spgist_report_corruption(scan->base.index, BufferGetBlockNumber(buffer));
+		index_report_page(scan->base.index, BufferGetBlockNumber(buffer));
 	scan->before[next] = offset;
 }
 
@@ -295,7 +295,7 @@ plan_chain(SpgistScan *scan, Buffer buffer, OffsetNumber head)
 		SpGistLeafTuple tuple = tuple_at(scan, buffer, off);
 
 		if (tuple->tupstate != SPGIST_LIVE)
-			spgist_report_corruption(scan->base.index, BufferGetBlockNumber(buffer));
+			index_report_page(scan->base.index, BufferGetBlockNumber(buffer));
 		next = SGLT_GET_NEXTOFFSET(tuple);
 
 		if (scan->deletable[off])
@@ -432,7 +432,7 @@ spgist_clean_redirects(SpgistScan *scan, Buffer buffer)
 	/* the page's own counts go by what is done, and may be damaged */
 	ntail = first == InvalidOffsetNumber ? 0 : maxoff - first + 1;
 	if (opaque->nRedirection < nold || opaque->nPlaceholder + nold < ntail)
-		spgist_report_corruption(scan->base.index, BufferGetBlockNumber(buffer));
+		index_report_page(scan->base.index, BufferGetBlockNumber(buffer));
 
 	record.nToPlaceholder = nold;
 	record.firstPlaceholder = first;
@@ -542,7 +542,7 @@ tuple_at(const SpgistScan *scan, Buffer buffer, OffsetNumber offset)
 	{
 		/* names the line pointer, if it can't be right */
 		index_check_items(scan->base.index, buffer);
-		spgist_report_corruption(scan->base.index, BufferGetBlockNumber(buffer));
+		index_report_page(scan->base.index, BufferGetBlockNumber(buffer));
 	}
 	return PageGetItem(page, item);
 }
@@ -559,16 +559,5 @@ spgist_check_page(Relation index, Buffer buffer)
 	if (PageGetSpecialSize(page) != MAXALIGN(sizeof(SpGistPageOpaqueData)) ||
 		SpGistPageGetOpaque(page)->spgist_page_id != SPGIST_PAGE_ID ||
 		PageGetMaxOffsetNumber(page) > MaxIndexTuplesPerPage)
-		spgist_report_corruption(index, BufferGetBlockNumber(buffer));
-}
-
-/* spgist_report_corruption -- raise an error: a page of the index isn't valid. */
-void
-spgist_report_corruption(Relation index, BlockNumber blkno)
-{
-	ereport(ERROR,
-			(errcode(ERRCODE_INDEX_CORRUPTED),
-			 errmsg("index \"%s\" contains corrupted page at block %u",
-					RelationGetRelationName(index), blkno),
-			 errhint("Please REINDEX it.")));
+		index_report_page(index, BufferGetBlockNumber(buffer));
 }

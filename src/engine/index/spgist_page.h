@@ -36,8 +36,7 @@ typedef struct FollowedPlace
 /* What the team shares of one index */
 typedef struct SpgistShared
 {
-	TransactionId start_xmin;	/* written by the leader, in spgist_begin */
-	IndexPass	pass;
+	TransactionId start_xmin;	/* written by the leader, in spgist_begin_pass */
 } SpgistShared;
 
 /* How to take tuples out of their chains on one page */
@@ -84,7 +83,7 @@ typedef struct SpgistScan
 } SpgistScan;
 
 /*
- * All of these but the last want the page locked exclusively, and leave it so.  Damage
+ * All of these want the page locked exclusively, and leave it so.  Damage
  * that they find is an error.  The page isn't new; all routines but the first want it
  * checked by that.
  *
@@ -95,13 +94,11 @@ typedef struct SpgistScan
  * spgist_clean_redirects	old redirects become placeholders
  * spgist_follow_inner_tuple	make pending what an inner tuple leads to, or the place
  *							that it has moved to
- * spgist_report_corruption	raise the error
  */
 extern void spgist_check_page(Relation index, Buffer buffer);
 extern void spgist_clean_root(SpgistScan *scan, Buffer buffer);
 extern void spgist_clean_leaf(SpgistScan *scan, Buffer buffer, bool count);
 extern void spgist_clean_redirects(SpgistScan *scan, Buffer buffer);
 extern void spgist_follow_inner_tuple(SpgistScan *scan, Buffer buffer, OffsetNumber offset);
-extern void spgist_report_corruption(Relation index, BlockNumber blkno);
 
 #endif							/* CYCLONE_SPGIST_PAGE_H */

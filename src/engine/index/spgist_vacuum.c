@@ -29,14 +29,11 @@
 #include "engine/phases.h"
 #include "pace/pace.h"
 
-static void spgist_begin(TableVacuum *vacuum, int number, int nmembers);
-static BlockNumber spgist_vacuum(TableVacuum *vacuum, int number);
-static void spgist_finish(TableVacuum *vacuum, int number);
-static void spgist_finish_cleanup(TableVacuum *vacuum, int number);
-static SpgistScan *spgist_make_scan(TableVacuum *vacuum, int number);
-static void spgist_free_scan(SpgistScan *scan);
-static void spgist_visit_in_range(void *scan, Buffer buffer);
-static void spgist_visit_page(SpgistScan *scan, Buffer buffer);
+static void spgist_begin_pass(TableVacuum *vacuum, int number);
+static void spgist_finish_pass(TableVacuum *vacuum, int number);
+static KindScan *spgist_make_scan(TableVacuum *vacuum, int number);
+static void spgist_free_scan(KindScan *base);
+static void spgist_visit_page(KindScan *base, Buffer buffer);
 static void visit_pending(SpgistScan *scan);
 static void visit_places(SpgistScan *scan, const ItemPointerData *places, int nplaces);
 static int	compare_places(const void *a, const void *b);
@@ -45,106 +42,67 @@ const IndexKind spgist_kind = {
 	.name = "spgist",
 	.shared_size = sizeof(SpgistShared),
 	.bulk_delete = {
-		.begin = spgist_begin,
-		.work = spgist_vacuum,
+		.begin = index_begin_pass,
+		.work = index_pass,
 		.is_done = index_blocks_are_claimed,
-		.finish = spgist_finish,
+		.finish = index_finish_pass,
 	},
 	.cleanup = {
-		.begin = spgist_begin,
-		.work = spgist_vacuum,
+		.begin = index_begin_pass,
+		.work = index_pass,
 		.is_done = index_blocks_are_claimed,
-		.finish = spgist_finish_cleanup,
+		.finish = index_finish_pass,
 	},
+	.first_block = SPGIST_ROOT_BLKNO,
+	.last_block = SPGIST_LAST_FIXED_BLKNO,
+	.begin_pass = spgist_begin_pass,
+	.finish_pass = spgist_finish_pass,
+	.make_scan = spgist_make_scan,
+	.free_scan = spgist_free_scan,
 };
 
-/*
- * spgist_begin
- *		Remember the start xmin, visit the roots, and make the other blocks available, in
- *		this order.
- */
+/* spgist_begin_pass -- remember the start xmin. */
 static void
-spgist_begin(TableVacuum *vacuum, int number, int nmembers)
+spgist_begin_pass(TableVacuum *vacuum, int number)
 {
 	SpgistShared *spgist = index_area(vacuum, number);
-	SpgistScan *scan;
 
-	if (!index_begin_pass(vacuum, number, &spgist->pass))
-		return;
 	Assert(ActiveSnapshotSet());
 	spgist->start_xmin = GetActiveSnapshot()->xmin;
-
-	scan = spgist_make_scan(vacuum, number);
-	for (BlockNumber root = SPGIST_ROOT_BLKNO; root <= SPGIST_LAST_FIXED_BLKNO; root++)
-		spgist_visit_page(scan, ReadBufferExtended(scan->base.index, MAIN_FORKNUM, root,
-												   RBM_NORMAL, vacuum_strategy(vacuum)));
-	spgist_free_scan(scan);
-
-	index_begin_blocks(vacuum, number, SPGIST_LAST_FIXED_BLKNO + 1, nmembers);
 }
 
-/*
- * spgist_vacuum
- *		One process's part of an index: claim ranges until none is left.
- */
-static BlockNumber
-spgist_vacuum(TableVacuum *vacuum, int number)
-{
-	SpgistShared *spgist = index_area(vacuum, number);
-	SpgistScan *scan;
-	BlockNumber pages_done;
-
-	if (index_pass_is_empty(vacuum, number, &spgist->pass))
-		return 0;
-	scan = spgist_make_scan(vacuum, number);
-	pages_done = index_visit_all_blocks(&scan->base);
-	spgist_free_scan(scan);
-	return pages_done;
-}
-
-/* spgist_finish -- update the metapage, and complete the statistics. */
+/* spgist_finish_pass -- leader: update the metapage; like the server's routine: empty pages are free at once. */
 static void
-spgist_finish(TableVacuum *vacuum, int number)
+spgist_finish_pass(TableVacuum *vacuum, int number)
 {
 	IndexShared *shared = vacuum_index(vacuum->shared, number);
 
 	SpGistUpdateMetaPage(vacuum->indexes[number]);
-	/* like the server's routine: empty pages are free at once */
 	shared->stats.pages_newly_deleted = shared->stats.pages_deleted;
 	shared->stats.pages_free = shared->stats.pages_deleted;
-	index_finish_stats(vacuum, number);
-}
-
-/* spgist_finish_cleanup -- leader, after cleanup. */
-static void
-spgist_finish_cleanup(TableVacuum *vacuum, int number)
-{
-	SpgistShared *spgist = index_area(vacuum, number);
-
-	if (!spgist->pass.has_nothing_to_do)
-		spgist_finish(vacuum, number);
-	index_cap_tuples(vacuum, number);
 }
 
 /* spgist_make_scan -- make what a process needs to visit pages of an index; palloc'd. */
-static SpgistScan *
+static KindScan *
 spgist_make_scan(TableVacuum *vacuum, int number)
 {
 	SpgistScan *scan = kind_scan_make(vacuum, number, sizeof(SpgistScan));
 
 	scan->spgist = index_area(vacuum, number);
-	scan->base.visit = spgist_visit_in_range;
+	scan->base.visit = spgist_visit_page;
 	initSpGistState(&scan->state, scan->base.index);
 
 	Assert(TransactionIdIsNormal(scan->spgist->start_xmin));
-	Assert(vacuum->dead_tids != NULL || !scan->spgist->pass.deletes);
-	return scan;
+	Assert(vacuum->dead_tids != NULL || vacuum->shared->in_cleanup);
+	return &scan->base;
 }
 
 /* spgist_free_scan -- tell what was done, and free it. */
 static void
-spgist_free_scan(SpgistScan *scan)
+spgist_free_scan(KindScan *base)
 {
+	SpgistScan *scan = (SpgistScan *) base;
+
 	/* nothing that is pending is left undone */
 	Assert(scan->npending == 0);
 	if (scan->pending != NULL)
@@ -152,16 +110,7 @@ spgist_free_scan(SpgistScan *scan)
 	if (scan->followed != NULL)
 		followed_destroy(scan->followed);
 	pfree(scan->state.deadTupleStorage);
-	kind_scan_free(&scan->base);
-}
-
-/* spgist_visit_in_range -- the scan's visit. */
-static void
-spgist_visit_in_range(void *scan, Buffer buffer)
-{
-	Assert(!SpGistBlockIsFixed(BufferGetBlockNumber(buffer)));
-	DEBUG_POINT("spgist-page");
-	spgist_visit_page(scan, buffer);
+	kind_scan_free(base);
 }
 
 /*
@@ -173,12 +122,15 @@ spgist_visit_in_range(void *scan, Buffer buffer)
  * free space map with a lock can't be interrupted.
  */
 static void
-spgist_visit_page(SpgistScan *scan, Buffer buffer)
+spgist_visit_page(KindScan *base, Buffer buffer)
 {
+	SpgistScan *scan = (SpgistScan *) base;
 	BlockNumber blkno = BufferGetBlockNumber(buffer);
 	Page		page = BufferGetPage(buffer);
 	bool		is_free = false;
 
+	if (!SpGistBlockIsFixed(blkno))
+		DEBUG_POINT("spgist-page");
 	LockBuffer(buffer, BUFFER_LOCK_EXCLUSIVE);
 	if (!PageIsNew(page))
 	{
@@ -279,7 +231,7 @@ visit_places(SpgistScan *scan, const ItemPointerData *places, int nplaces)
 				spgist_follow_inner_tuple(scan, buffer, ItemPointerGetOffsetNumber(&places[i]));
 		}
 		else if (SpGistBlockIsRoot(blkno))
-			spgist_report_corruption(scan->base.index, blkno);
+			index_report_page(scan->base.index, blkno);
 		else
 		{
 			spgist_clean_leaf(scan, buffer, false);

@@ -35,7 +35,7 @@
 #include "utils/builtins.h"
 #include "utils/memutils.h"
 
-#include "engine/dead_tids.h"
+#include "engine/dead_tids_private.h"
 #include "oracle.h"
 
 PG_MODULE_MAGIC;
@@ -659,7 +659,7 @@ check_facts(Simulation *sim)
 
 	CHECK(dead_tids_count(sim->reader) == sim->items_added);
 	CHECK(bytes <= limit);
-	CHECK(dead_tids_memory(sim->reader) <= limit);
+	CHECK(sim->reader->shared->tables_size + sim->reader->shared->extents_size <= limit);
 	for (int i = 0; i < GUARD_SIZE; i++)
 		CHECK(guard[i] == GUARD_BYTE);
 
