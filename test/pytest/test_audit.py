@@ -131,6 +131,7 @@ def test_map_bit_without_page_bit(t):
     assert_server_finishes(conn, before)  # which may skip pages by the map
 
 
+@pytest.mark.once
 @pytest.mark.parametrize(("fault", "found"), [("look-age", "oldest XID left"), ("look-dead", "dead items: 1. The audit's: 2")])
 def test_page_that_is_only_looked_at(t, cluster, db, fault, found):
     """As a session has it pinned: its dead items, and its oldest XID, which nothing else holds relfrozenxid for."""
@@ -214,8 +215,9 @@ def test_leaf_that_nobody_visits(t):
     assert_server_finishes(conn, before)
 
 
+@pytest.mark.once
 @pytest.mark.parametrize("index", BTREES.values(), ids=BTREES)
-@pytest.mark.parametrize("fault", ["index-entry", pytest.param("index-live", marks=pytest.mark.once)])
+@pytest.mark.parametrize("fault", ["index-entry", "index-live"])
 def test_entry_left_or_deleted(t, index, fault):
     """Found before the page is changed, so that no entry of a live row is lost."""
     conn = t(index)
@@ -323,6 +325,7 @@ def test_skipped_page_that_is_not_frozen_as_the_map_says(t, cluster):
         checks.assert_clean(again, "t")
 
 
+@pytest.mark.once
 @pytest.mark.parametrize("fault", ["live-row:4", "leaf:3", "index-live:3", "store-loses:7"])
 def test_in_workers(t, fault):
     """The error of any process is the statement's, and the leader knows that it is an audit's."""
@@ -367,6 +370,7 @@ def files(cluster):
     return {path.name for path in (cluster.data / "base").glob("*/*") if path.name[0].isdigit()}
 
 
+@pytest.mark.once
 @pytest.mark.parametrize(
     ("fault", "found"),
     [
@@ -374,7 +378,7 @@ def files(cluster):
         ("rewrite-change:7", "the row is copied. The audit's: its copy has other values"),
     ],
 )
-@pytest.mark.parametrize("workers", [pytest.param(0, marks=pytest.mark.once), 2])
+@pytest.mark.parametrize("workers", [0, 2])
 def test_rewrite_that_drops_or_changes_a_row(t, cluster, fault, found, workers):
     """Nothing is lost but the work, and no file of it is left."""
     conn = t()
@@ -485,6 +489,7 @@ def test_new_indexes_with_rows_that_old_snapshots_see(t, cluster, db):
     checks.assert_clean(conn, "t")
 
 
+@pytest.mark.once
 def test_new_btree_out_of_order(t):
     """Of an index that several processes build."""
     conn = t("btree (id DESC)")
@@ -497,6 +502,7 @@ def test_new_btree_out_of_order(t):
     assert_full_is_the_servers(conn, before)
 
 
+@pytest.mark.once
 def test_inplace_that_puts_entries_of_a_new_btree_out_of_order(t):
     """What it has built isn't used, and is dropped; the table is the server's from then on."""
     conn = t(None)
@@ -572,6 +578,7 @@ def test_rewrite_of_all_shapes(t):
     assert audited == heap + index
 
 
+@pytest.mark.once
 def test_rewrite_beside_an_index_of_the_toast_table_that_is_left_over(cluster, db, conn):
     """It stays what it was, by PostgreSQL's rewrite, too, and VACUUM has deleted some of its pages: no false alarm."""
     conn.execute("CREATE TABLE t (id int, v text); ALTER TABLE t ALTER v SET STORAGE EXTERNAL")
@@ -775,6 +782,7 @@ def test_other_tables_of_the_statement(t):
     assert_server_finishes(conn, before)
 
 
+@pytest.mark.once
 @pytest.mark.parametrize("statement", ["VACUUM (ANALYZE) parts", "VACUUM (LATENCY_TARGET auto)", "VACUUM (ANALYZE) part_0, part_1, part_1, part_2"])
 def test_other_tables_of_a_lazy_vacuum(conn, statement):
     """The server's own loop over the tables has ended; those that it hasn't come to are vacuumed and analyzed all the same."""

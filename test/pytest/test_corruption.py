@@ -188,6 +188,7 @@ def test_a_wrong_checksum(prefix, name):
         assert_as_core(cluster, *CHECKSUM_DAMAGE[name], "INDEX_CLEANUP on, PARALLEL 2")
 
 
+@pytest.mark.once
 @pytest.mark.parametrize("name", ["heap-header", "heap-old-xmin", "heap-future-xmin", "heap-multixact"])
 def test_a_damaged_page_in_vacuum_full(prefix, pg_major, name):
     initdb = ("--no-data-checksums",) if pg_major >= 18 else ()

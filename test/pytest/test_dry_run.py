@@ -81,6 +81,7 @@ def test_as_vacuum_does_it(t, shape):
     checks.assert_clean(t, "t")
 
 
+@pytest.mark.once
 @pytest.mark.parametrize("full", ["", "FULL INPLACE", "FULL", "FREEZE"])
 def test_nothing_is_written(t, cluster, full):
     """Neither to pages, nor to WAL; nor is a transaction ID assigned, or a lock taken that is in others' way."""

@@ -180,6 +180,7 @@ def flags_of(conn, block: int) -> int:
     return flags
 
 
+@pytest.mark.once
 @pytest.mark.parametrize("taken_up", [True, False])
 def test_a_split_that_was_interrupted_brings_no_dead_entries_to_a_bucket_already_visited(interrupted, taken_up):
     """One process waits before the old bucket, for a reader, and the other has passed all the rest, when an insertion goes
@@ -209,6 +210,7 @@ def test_a_split_that_was_interrupted_brings_no_dead_entries_to_a_bucket_already
     assert_all_dead_entries_are_gone(conn)
 
 
+@pytest.mark.once
 @pytest.mark.parametrize("workers", [0, 2])
 def test_a_bucket_whose_split_was_interrupted_is_cleaned_and_counted_once(interrupted, workers):
     cluster, conn, _ = interrupted

@@ -61,7 +61,7 @@ def state(conn, vacuum: str) -> dict:
     return found
 
 
-@pytest.mark.parametrize("workers", [0, 1, 3])
+@pytest.mark.parametrize("workers", [*(pytest.param(number, marks=pytest.mark.once) for number in (0, 1)), 3])
 def test_a_foreign_index_is_vacuumed_while_there_is_no_team(module, conn, workers):
     make_table(conn)
     report = said(conn, f"VACUUM (VERBOSE, PARALLEL {workers}) t")
@@ -75,7 +75,8 @@ def test_a_foreign_index_is_vacuumed_while_there_is_no_team(module, conn, worker
     checks.assert_clean(conn, "t")
 
 
-@pytest.mark.parametrize("workers", [pytest.param(0, marks=pytest.mark.once), 2])
+@pytest.mark.once
+@pytest.mark.parametrize("workers", [0, 2])
 def test_the_team_comes_back_for_each_round(module, conn, workers):
     conn.execute("CREATE EXTENSION test_index_am")
     conn.execute("CREATE TABLE t AS SELECT i AS id FROM generate_series(1, 500000) i")

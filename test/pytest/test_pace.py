@@ -234,6 +234,7 @@ def cancel(conn, *processes):
         process.wait()
 
 
+@pytest.mark.once
 def test_who_sees_what(cluster, db, conn):
     make_table(conn)
     conn.execute("CREATE ROLE regress_pace_nobody")
@@ -260,7 +261,9 @@ def reloaded(prefix):
         yield cluster
 
 
-@pytest.mark.parametrize("point", ["heap-scan", "index-vacuum", "btree-page", "heap-vacuum", "index-cleanup"])
+@pytest.mark.parametrize("point", [
+    "heap-scan", *(pytest.param(point, marks=pytest.mark.once) for point in ("index-vacuum", "btree-page", "heap-vacuum", "index-cleanup"))
+])
 @pytest.mark.parametrize("workers", [pytest.param(0, marks=pytest.mark.once), 2])
 def test_a_target_is_set_by_a_reload_in_each_phase(reloaded, point, workers):
     """And taken back in the next: the VACUUM goes on, and its session ends in peace."""
@@ -376,6 +379,7 @@ def rows_by_pid(conn) -> dict:
     return {row["pid"]: row for row in (dict(zip(names, values, strict=True)) for values in cursor.fetchall())}
 
 
+@pytest.mark.once
 def test_who_has_left_a_target_counts_no_more(cluster, db, conn):
     """However it has left: cancelled, terminated, by an error of its own or of a worker, before its first table, or by its end."""
     make_table(conn)
@@ -412,6 +416,7 @@ def test_who_has_left_a_target_counts_no_more(cluster, db, conn):
     cancel(conn, first)
 
 
+@pytest.mark.once
 def test_who_was_killed_counts_no_more(new_cluster):
     cluster = new_cluster(**SETTINGS)
     with cluster.connect() as conn:
@@ -433,6 +438,7 @@ def test_who_was_killed_counts_no_more(new_cluster):
         vacuum.wait()
 
 
+@pytest.mark.once
 @pytest.mark.parametrize("replication, is_nobody", [("database", True), ("false", False)])
 def test_a_walsender_is_nobody(cluster, db, conn, replication, is_nobody):
     """It sends the WAL that VACUUM writes, so to spare it would be to stop at once; any other session that is as busy counts."""

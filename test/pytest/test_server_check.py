@@ -196,6 +196,7 @@ def test_an_older_server_serves_itself(cluster, new_cluster):
     assert_core_serves(new_cluster(**{"cyclone.debug_server_version": number - 1}), "the version, which is older")
 
 
+@pytest.mark.once
 @pytest.mark.parametrize("probe", range(1, len(PROBES) + 1))
 def test_a_server_that_differs_serves_itself(prefix, probe):
     with Cluster.create(prefix, {**CONFIG, "cyclone.debug_failed_probe": probe}) as own:

@@ -44,6 +44,7 @@ def subscription(cluster, db, conn):
     conn.execute(f"DROP SUBSCRIPTION {name}")
 
 
+@pytest.mark.once
 @pytest.mark.parametrize("target", ["t", "branch", "root"])
 def test_partitions_of_a_target_are_targets(conn, subscription, target):
     """Changes that come for a partitioned table are made in its leaves, though they are nowhere named."""
@@ -87,7 +88,9 @@ def test_a_circle_in_the_catalog_is_damage(conn, subscription):
     conn.execute("UPDATE pg_inherits SET inhparent = 'root'::regclass WHERE inhrelid = 'branch'::regclass")
 
 
-@pytest.mark.parametrize("make, target, statement", [(PLAIN, "t", INPLACE), (LEAF, "root", MOVE), (MAKE_VALUES, "t", MOVE)])
+@pytest.mark.parametrize("make, target, statement", [
+    (PLAIN, "t", INPLACE), *(pytest.param(*case, marks=pytest.mark.once) for case in ((LEAF, "root", MOVE), (MAKE_VALUES, "t", MOVE)))
+])
 def test_a_subscription_that_comes_meanwhile(cluster, db, conn, subscription, make, target, statement):
     """A process that is about to begin a batch sees it, and nothing moves from then on."""
     run_script(conn, make)
@@ -101,7 +104,8 @@ def test_a_subscription_that_comes_meanwhile(cluster, db, conn, subscription, ma
     checks.assert_clean(conn, "t")
 
 
-@pytest.mark.parametrize("make", [pytest.param(PLAIN, marks=pytest.mark.once), MAKE_VALUES])
+@pytest.mark.once
+@pytest.mark.parametrize("make", [PLAIN, MAKE_VALUES])
 def test_none_comes_while_rows_are_being_moved(cluster, db, conn, subscription, make):
     """From a batch's look to its commit; or a worker could begin to look for rows in between."""
     run_script(conn, make)
@@ -117,7 +121,8 @@ def test_none_comes_while_rows_are_being_moved(cluster, db, conn, subscription, 
     checks.assert_clean(conn, "t")
 
 
-@pytest.mark.parametrize("make", [pytest.param(PLAIN, marks=pytest.mark.once), MAKE_VALUES])
+@pytest.mark.once
+@pytest.mark.parametrize("make", [PLAIN, MAKE_VALUES])
 def test_who_drops_a_table_waits_for_no_batch(cluster, db, conn, make):
     """He needs pg_subscription_rel, too, but is not to be kept from it where there are no subscriptions; their makers are."""
     run_script(conn, make)
@@ -133,6 +138,7 @@ def test_who_drops_a_table_waits_for_no_batch(cluster, db, conn, make):
     checks.assert_clean(conn, "t")
 
 
+@pytest.mark.once
 @pytest.mark.parametrize("committed", [True, False])
 def test_a_subscription_counts_before_it_is_committed(cluster, db, conn, committed):
     """The session that makes the first one has then released its lock on pg_subscription, but not those on its tables."""
@@ -176,6 +182,7 @@ def test_who_is_about_to_subscribe_goes_first(cluster, db, conn, subscription):
     checks.assert_clean(conn, "t")
 
 
+@pytest.mark.once
 def test_subscriptions_that_are_being_changed(cluster, db, conn, subscription):
     """While a session is at it nothing moves; if the session doesn't end, it is given up, with a warning."""
     run_script(conn, PLAIN)
@@ -215,6 +222,7 @@ def test_nothing_is_attached_above_a_table(cluster, db, conn):
     assert blocks(conn) < 300
 
 
+@pytest.mark.once
 def test_a_table_that_is_detached_meanwhile(cluster, db, conn, subscription):
     """A partitioned table counts as one above until nobody can be on his way through it any more."""
     run_script(conn, LEAF)

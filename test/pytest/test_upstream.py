@@ -16,8 +16,6 @@ from cyclone_lab import build
 from cyclone_lab.postgres import as_server_user, hand_over, program_env
 from long_runs.proof import SERVER_ASSERTION
 
-EVERY_VERSION = "the server's own bugs"
-
 SCRIPTS = Path(build.REPO) / "docs" / "upstream"
 SECONDS = 600
 # Script: what it says where the bug is

@@ -264,6 +264,7 @@ def test_failsafe_among_the_indexes_stops_there_and_keeps_the_dead_items(failsaf
     assert_vacuumable(conn, "team")
 
 
+@pytest.mark.once
 def test_failsafe_in_the_heap_scan_comes_on_after_4_gb(failsafe_base):
     """A file with holes makes the table that long: zeroed pages, of which each is looked at."""
     workers, segments, segment_pages = 2, 4, 131072
