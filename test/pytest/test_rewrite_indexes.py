@@ -26,7 +26,7 @@ MAKE_TYPES = r"""
         OPERATOR 1 >, OPERATOR 2 >=, OPERATOR 3 =, OPERATOR 4 <=, OPERATOR 5 <, FUNCTION 1 backwards(int, int);
 """
 _FILL = """
-    INSERT INTO {0} SELECT i, i % 500, md5(i::text) FROM generate_series(1, 6000) i;
+    INSERT INTO {0} SELECT i, i % 500, md5(i::text) FROM generate_series(1, 3000) i;
     DELETE FROM {0} WHERE id % 3 = 0;
     UPDATE {0} SET n = n + 1 WHERE id % 5 = 0
 """
@@ -46,8 +46,8 @@ TABLES = {
                             same int, EXCLUDE USING btree (same WITH =) INCLUDE (note));
         INSERT INTO kinds
         SELECT i, i % 500, md5(i::text), (enum_range(NULL::mood))[1 + i % 3], ARRAY[i % 7, i], enum_range(NULL::mood), i, i, -i
-        FROM generate_series(1, 6000) i;
-        INSERT INTO kinds (id, later) VALUES (6001, 6001), (6002, 6002);
+        FROM generate_series(1, 3000) i;
+        INSERT INTO kinds (id, later) VALUES (3001, 3001), (3002, 3002);
         CREATE UNIQUE INDEX kinds_not_distinct ON kinds (n, id) NULLS NOT DISTINCT;
         CREATE UNIQUE INDEX kinds_replica ON kinds (id DESC) INCLUDE (note, a);
         CREATE INDEX kinds_partial ON kinds (n) WHERE note > '8' AND n IS NOT NULL AND e = 'ok';
@@ -77,7 +77,7 @@ TABLES = {
         CREATE TABLE partitioned (id int PRIMARY KEY, n int) PARTITION BY RANGE (id);
         CREATE INDEX ON partitioned (n);
         CREATE TABLE partitioned_1 PARTITION OF partitioned FOR VALUES FROM (0) TO (10000);
-        INSERT INTO partitioned SELECT i, i % 500 FROM generate_series(1, 6000) i;
+        INSERT INTO partitioned SELECT i, i % 500 FROM generate_series(1, 3000) i;
         DELETE FROM partitioned WHERE id % 3 = 0
     """, (2, 0)),
     "matview": (
@@ -97,7 +97,7 @@ TABLES = {
     "to_domain": (_simple("to_domain", "((n::positive)) WHERE n > 0", "(note)"), (2, 1)),
     "composite": ("""
         CREATE TABLE composite (id int PRIMARY KEY, n int, c pair);
-        INSERT INTO composite SELECT i, i % 500, (i, i)::pair FROM generate_series(1, 6000) i;
+        INSERT INTO composite SELECT i, i % 500, (i, i)::pair FROM generate_series(1, 3000) i;
         CREATE INDEX ON composite (n);
         CREATE INDEX ON composite (c)
     """, (2, 1)),
@@ -106,7 +106,7 @@ TABLES = {
         INSERT INTO methods
         SELECT i, i % 500, md5(i::text), 'ok', enum_range(NULL::mood), point(i % 100, i % 77), '10.0.0.0'::inet + i,
                jsonb_build_object('n', i % 50), to_tsvector('simple', left(md5(i::text), 2) || ' word')
-        FROM generate_series(1, 6000) i;
+        FROM generate_series(1, 3000) i;
         CREATE INDEX ON methods USING hash (note);
         CREATE INDEX ON methods USING hash (e) WHERE n > 100;
         CREATE INDEX ON methods USING brin (id, note) WITH (pages_per_range = 4);
@@ -121,7 +121,7 @@ TABLES = {
     """, (11, 0)),
     "hashed": ("""
         CREATE TABLE hashed (id int PRIMARY KEY, name name, c pair);
-        INSERT INTO hashed SELECT i, i::text, (i, i)::pair FROM generate_series(1, 6000) i;
+        INSERT INTO hashed SELECT i, i::text, (i, i)::pair FROM generate_series(1, 3000) i;
         CREATE INDEX ON hashed (name);
         CREATE INDEX ON hashed USING hash (c)
     """, (2, 1)),
@@ -237,6 +237,8 @@ def rewrite_all(base: Cluster, settings: dict, options: str, **config) -> tuple[
             assert setting == SETTINGS["maintenance_work_mem"]
             [(leftover,)] = conn.execute("SELECT count(*) FROM pg_class WHERE relname LIKE 'pg_temp%%' OR relrewrite <> 0")
             assert leftover == 0
+        if options == "FULL":
+            return outcome, built
         for _ in ("crash", "what is in the files is in WAL as well"):
             cluster.crash()
             cluster.start()
@@ -271,13 +273,12 @@ def core(base):
 @pytest.mark.parametrize(("workers", "parts", "config"), [
     (0, 0, {}),
     (2, 0, {}),
-    (2, 0, {"default_transaction_isolation": "serializable"}),
     pytest.param(2, 0, WAL_LEVELS["minimal"], marks=pytest.mark.full),  # new files are logged at commit, as they are small
     pytest.param(2, 0, {**WAL_LEVELS["minimal"], "wal_skip_threshold": 0, "fsync": "on"}, marks=pytest.mark.full),  # or flushed
-    (2, 5, {}),
+    (2, 5, {"default_transaction_isolation": "serializable"}),
     (1, 2, WAL_LEVELS["minimal"]),
     (2, 3, {**WAL_LEVELS["minimal"], "wal_skip_threshold": 0, "fsync": "on"}),
-], ids=["alone", "replica", "serializable", "minimal", "minimal-flushed", "5-parts", "2-parts", "3-parts"])  # fmt: skip
+], ids=["alone", "replica", "minimal", "minimal-flushed", "5-parts-serializable", "2-parts", "3-parts"])  # fmt: skip
 def test_indexes_of_every_kind(base, core, workers, parts, config):
     """Catalogs and sizes are as PostgreSQL leaves them, whoever builds which index, and so they are after a crash."""
     ours, built = rewrite_all(base, {"cyclone.debug_btree_parts": parts}, f"FULL, PARALLEL {workers}", **config)
@@ -456,18 +457,18 @@ def test_without_parallel_size_decides(conn):
 
 # By name: what fills the index's columns a and b, the index, and how many rows. These are built in parts.
 IN_PARTS = {
-    "ascending": ("i, NULL", "(a)", 60000),
-    "descending": ("i, NULL", "(a DESC)", 60000),
-    "scattered": ("hashint4(i), NULL", "(a)", 60000),
-    "nulls": ("nullif(i % 3, 0) * nullif(i % 5, 0), NULL", "(a NULLS FIRST)", 60000),
-    "one-key": ("7, NULL", "(a)", 60000),
-    "not-deduplicated": ("7, NULL", "(a) WITH (deduplicate_items = off)", 60000),
-    "few-keys": ("i % 4, NULL", "(a)", 60000),
-    "full-pages": ("hashint4(i), NULL", "(a) WITH (fillfactor = 100)", 60000),
+    "ascending": ("i, NULL", "(a)", 20000),
+    "descending": ("i, NULL", "(a DESC)", 20000),
+    "scattered": ("hashint4(i), NULL", "(a)", 20000),
+    "nulls": ("nullif(i % 3, 0) * nullif(i % 5, 0), NULL", "(a NULLS FIRST)", 20000),
+    "one-key": ("7, NULL", "(a)", 20000),
+    "not-deduplicated": ("7, NULL", "(a) WITH (deduplicate_items = off)", 20000),
+    "few-keys": ("i % 4, NULL", "(a)", 20000),
+    "full-pages": ("hashint4(i), NULL", "(a) WITH (fillfactor = 100)", 20000),
     "empty-pages": ("hashint4(i), NULL", "(a) WITH (fillfactor = 10)", 20000),
-    "two-columns": ("i % 100, md5(i::text)::uuid", "(b DESC)", 30000),
-    "full-uuids": ("i, md5((i % 9999)::text)::uuid", "(b) WITH (fillfactor = 100)", 30000),
-    "expression": ("i, NULL", "((a % 1000)) WHERE a % 2 = 0", 60000),
+    "two-columns": ("i % 100, md5(i::text)::uuid", "(b DESC)", 15000),
+    "full-uuids": ("i, md5((i % 9999)::text)::uuid", "(b) WITH (fillfactor = 100)", 15000),
+    "expression": ("i, NULL", "((a % 1000)) WHERE a % 2 = 0", 20000),
 }
 # And these whole
 SHAPES = {
