@@ -562,7 +562,8 @@ def repeated_by_core(base):
         return repeat_vacuum(conn, 0)
 
 
-@pytest.mark.parametrize("workers", [pytest.param(0, marks=pytest.mark.once), pytest.param(1, marks=pytest.mark.full), 3])
+@pytest.mark.once
+@pytest.mark.parametrize("workers", [0, pytest.param(1, marks=pytest.mark.full), 3])
 def test_vacuum_again_and_again_keeps_the_statistics_as_core_does(base, repeated_by_core, workers):
     with start_copy(base, 0) as cluster, cluster.connect(DB) as conn:
         conn.execute("SET min_parallel_index_scan_size = 0")

@@ -7,7 +7,7 @@ import time
 import psycopg
 import pytest
 
-from conftest import TEMPLATE, every_other
+from conftest import TEMPLATE, every_other, table_made_once
 from cyclone_lab import checks
 from cyclone_lab.background import DEBUG_POINT_LOCK, PATIENCE_SECONDS, Background, Parked, messages_to, time_out_while_parked, wait_until
 from cyclone_lab.shim import Disk
@@ -46,11 +46,10 @@ LOOKS = """
 """
 
 
-@pytest.fixture
-def table(conn):
-    """Table t with bloated indexes; yields its contents."""
+def make(conn) -> list[tuple]:
+    """Make table t with bloated indexes; return its contents."""
     run_script(conn, MAKE)
-    yield content(conn)
+    return content(conn)
 
 
 @pytest.fixture
@@ -61,6 +60,9 @@ def no_cleaner(conn, db):
 
 def content(conn) -> list[tuple]:
     return conn.execute("SELECT id, pos, note, a, p::text FROM t ORDER BY id").fetchall()
+
+
+made, template, table = table_made_once(lambda request: request.getfixturevalue("cluster"), make)
 
 
 def sizes(conn) -> dict[str, int]:
@@ -582,9 +584,9 @@ def test_an_index_that_is_renamed_meanwhile_is_reported(cluster, db, conn, table
 @pytest.mark.parametrize(("index", "row", "key"), [("t_expr", "(1, 1, md5('10'))", "lower(note)"), ("t_pkey", "(10, 1, 'new')", "id")])
 def test_duplicates_are_found_and_other_indexes_made_small(conn, table, index, row, key):
     """As by REINDEX, whoever builds it; they come from damage, here from an index that was wrong for a while."""
-    conn.execute("UPDATE pg_index SET indisready = false, indislive = false WHERE indexrelid = %s::regclass", (index,))
+    conn.execute("UPDATE pg_index SET indisready = false WHERE indexrelid = %s::regclass", (index,))
     conn.execute(f"INSERT INTO t VALUES {row}")
-    conn.execute("UPDATE pg_index SET indisready = true, indislive = true WHERE indexrelid = %s::regclass", (index,))
+    conn.execute("UPDATE pg_index SET indisready = true WHERE indexrelid = %s::regclass", (index,))
     before = sizes(conn)
     with pytest.raises(psycopg.errors.UniqueViolation, match=f'could not create unique index "{index}_cyclone"') as error:
         conn.execute(INPLACE)
