@@ -31,6 +31,8 @@
 			"How long autovacuum leaves a table to PostgreSQL when the engine has failed on it for the first time, in s.") \
 	SETTING(btree_parts, 0, INT_MAX, PGC_SUSET, \
 			"Into how many parts VACUUM FULL divides each btree that it can.") \
+	SETTING(cleaner_wait, 0, INT_MAX, PGC_SUSET, \
+			"How long the cleaner waits for others, and until the next one comes, in ms.") \
 	SETTING(compaction_held, 0, INT_MAX, PGC_SUSET, \
 			"How long a session must hold the horizon to keep tables from being compacted, in ms.") \
 	SETTING(compaction_hour, 0, INT_MAX, PGC_SIGHUP, \

@@ -18,10 +18,10 @@
 #include "compaction/compaction.h"
 #include "debug_point.h"
 #include "history/history.h"
+#include "inplace/cleaner.h"
 #include "library.h"
 #include "machine/disk_free.h"
 #include "machine/file_cache.h"
-#include "new_files/leftovers.h"
 #include "own_worker.h"
 #include "pace/pace.h"
 #include "server_check.h"
@@ -58,7 +58,7 @@ _PG_init(void)
 		history_init();
 		table_log_init();
 		own_worker_init();
-		leftovers_init();
+		cleaner_init();
 		if (cyclone_system_calls)
 		{
 			disk_free_init();

@@ -25,8 +25,8 @@
 #include "compaction/compaction.h"
 #include "guards/guards.h"
 #include "history/history_rows.h"
+#include "inplace/cleaner.h"
 #include "neighbours/neighbours.h"
-#include "new_files/leftovers.h"
 #include "new_files/new_blocks.h"
 #include "own_worker.h"
 #include "pace/pace.h"
@@ -54,7 +54,7 @@ static const SharedPart parts[] = {
 	{pace_shmem_request, pace_shmem_init, NULL},
 	{guards_shmem_request, guards_shmem_init, NULL},
 	{own_worker_shmem_request, own_worker_shmem_init, NULL},
-	{leftovers_shmem_request, leftovers_shmem_init, leftovers_look_around},
+	{cleaner_shmem_request, cleaner_shmem_init, cleaner_look_around},
 	{new_blocks_shmem_request, NULL, NULL},
 	{table_log_shmem_request, table_log_shmem_init, table_log_load},
 	{degree_shmem_request, degree_shmem_init, NULL},

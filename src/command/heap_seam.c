@@ -31,7 +31,7 @@
 #include "compat.h"
 #include "debug_point.h"
 #include "engine/table_run.h"
-#include "inplace/copy_cleaner.h"
+#include "inplace/cleaner.h"
 #include "scope.h"
 #include "settings.h"
 
@@ -114,7 +114,7 @@ vacuum_heap(Relation rel, compat_am_vacuum_params *params, BufferAccessStrategy 
 	else
 		servers_vacuum(rel, params, strategy);
 	if (IsUnderPostmaster && settings_enabled())
-		copy_cleaner_find(rel);
+		cleaner_find(rel);
 }
 
 /*

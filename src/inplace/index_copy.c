@@ -36,6 +36,7 @@
 #include "storage/predicate.h"
 #include "utils/fmgroids.h"
 #include "utils/lsyscache.h"
+#include "utils/memutils.h"
 #include "utils/rel.h"
 #include "utils/snapmgr.h"
 #include "utils/syscache.h"
@@ -51,12 +52,17 @@
 #include "rewrite/swap.h"
 #include "transaction.h"
 
+/* What the name of each copy has, unless somebody gives it another one */
+#define COPY_LABEL	"cyclone"
+
 static int64 build_ourselves(const IndexCopy *copy, bool *is_built);
 static int64 audit_copy(Relation rel, Relation index, const TableKey *key);
 static void drop_buffers(Oid copy);
 static void make_plain(Oid copy);
 static bool is_as_noted(const IndexCopy *copy);
 static bool is_copy(Oid index);
+static bool is_dead(Oid copy);
+static bool is_valid(Oid copy);
 static bool is_needed(Form_pg_index form);
 
 /* index_copy_create -- see index_copy.h. */
@@ -86,7 +92,7 @@ index_copy_create(IndexCopy *copy, Relation rel, Oid index)
 	copy->table = RelationGetRelid(rel);
 	copy->index = index;
 	copy->index_file = original->rd_rel->relfilenode;
-	name = ChooseRelationName(RelationGetRelationName(original), NULL, INDEX_COPY_LABEL,
+	name = ChooseRelationName(RelationGetRelationName(original), NULL, COPY_LABEL,
 							  RelationGetNamespace(original), false);
 
 	become_owner(rel, &saved);
@@ -300,11 +306,12 @@ index_copies_of(Oid table)
 	SysScanDesc scan;
 	HeapTuple	tuple;
 
-	Assert(IsTransactionState() && OidIsValid(table));
+	Assert(IsTransactionState());
 
 	ScanKeyInit(&key, Anum_pg_index_indrelid, BTEqualStrategyNumber, F_OIDEQ,
 				ObjectIdGetDatum(table));
-	scan = systable_beginscan(pg_index, IndexIndrelidIndexId, true, NULL, 1, &key);
+	scan = systable_beginscan(pg_index, IndexIndrelidIndexId, true, NULL,
+							  OidIsValid(table) ? 1 : 0, &key);
 	while (HeapTupleIsValid(tuple = systable_getnext(scan)))
 	{
 		Form_pg_index form = (Form_pg_index) GETSTRUCT(tuple);
@@ -317,41 +324,62 @@ index_copies_of(Oid table)
 	return copies;
 }
 
-/* index_copy_set_dead -- see index_copy.h. */
+/* index_copy_retire -- see index_copy.h. */
 bool
-index_copy_set_dead(Oid table, Oid copy)
+index_copy_retire(Oid table, Oid copy)
 {
-	Assert(ActiveSnapshotSet());
-	Assert(CheckRelationOidLockedByMe(table, ShareUpdateExclusiveLock, true));
+	bool		is_locked;
 
-	if (!SearchSysCacheExists1(INDEXRELID, ObjectIdGetDatum(copy)))
-		return false;
-	if (!index_copy_is_valid(copy) && !index_copy_is_dead(copy))
+	Assert(!IsTransactionState());
+	transaction_begin(true);
+	is_locked = others_lock_soon(table, ShareUpdateExclusiveLock);
+	if (is_locked && list_member_oid(index_copies_of(table), copy) &&
+		!is_valid(copy) && !is_dead(copy))
 		index_concurrently_set_dead(table, copy);
-	return true;
+	transaction_end();
+	return is_locked;
 }
 
-/* index_copy_is_dead -- has no session to maintain it?  True, too, if it is gone. */
-bool
-index_copy_is_dead(Oid copy)
+/* index_copy_wait_for_users -- see index_copy.h. */
+OthersEnd
+index_copy_wait_for_users(Oid table, int patience_ms)
+{
+	MemoryContext old;
+	Others	   *others;
+	OthersEnd	end;
+
+	Assert(!IsTransactionState());
+	transaction_begin(false);
+	DEBUG_POINT("shrink-drop");
+	old = MemoryContextSwitchTo(TopMemoryContext);
+	others = others_with_lock(table, AccessExclusiveLock);
+	MemoryContextSwitchTo(old);
+	transaction_end();
+	end = others_wait(others, patience_ms).end;
+	pfree(others->vxids);
+	pfree(others);
+	return end;
+}
+
+/* is_dead -- has no session to maintain it?  True, too, if it is gone. */
+static bool
+is_dead(Oid copy)
 {
 	HeapTuple	tuple = SearchSysCache1(INDEXRELID, ObjectIdGetDatum(copy));
-	bool		is_dead;
-
-	Assert(IsTransactionState());
+	bool		is_live;
 
 	if (!HeapTupleIsValid(tuple))
 		return true;
-	is_dead = !((Form_pg_index) GETSTRUCT(tuple))->indislive;
+	is_live = ((Form_pg_index) GETSTRUCT(tuple))->indislive;
 	ReleaseSysCache(tuple);
-	return is_dead;
+	return !is_live;
 }
 
 /* index_copy_drop -- see index_copy.h. */
 bool
 index_copy_drop(Oid table, Oid copy, char **dropped)
 {
-	bool		was_valid = index_copy_is_valid(copy);
+	bool		was_valid = is_valid(copy);
 	ObjectAddress address;
 
 	Assert(ActiveSnapshotSet());
@@ -363,7 +391,7 @@ index_copy_drop(Oid table, Oid copy, char **dropped)
 	/* it may be gone, or be somebody's own by now */
 	if (!list_member_oid(index_copies_of(table), copy))
 		return true;
-	if (!was_valid && !index_copy_is_dead(copy))
+	if (!was_valid && !is_dead(copy))
 		return false;
 	*dropped = get_rel_name(copy);
 	ObjectAddressSet(address, RelationRelationId, copy);
@@ -385,12 +413,12 @@ index_copy_drop_for_waiter(Oid table, Oid copy)
 	SET_LOCKTAG_RELATION(tag, MyDatabaseId, table);
 	return LockHasWaiters(&tag, ShareUpdateExclusiveLock, true) &&
 		others_with_lock(table, AccessExclusiveLock)->count == 0 &&
-		!index_copy_is_valid(copy) && index_copy_drop(table, copy, &dropped);
+		!is_valid(copy) && index_copy_drop(table, copy, &dropped);
 }
 
-/* index_copy_is_valid -- see index_copy.h. */
-bool
-index_copy_is_valid(Oid copy)
+/* is_valid -- is it valid, as what builds all of a table's indexes anew makes it? */
+static bool
+is_valid(Oid copy)
 {
 	Assert(IsTransactionState());
 

@@ -13,8 +13,7 @@
 #include "storage/relfilelocator.h"
 #include "utils/relcache.h"
 
-/* What the name of each copy has, unless somebody gives it another one */
-#define INDEX_COPY_LABEL	"cyclone"
+#include "others.h"
 
 /* An index and its copy */
 typedef struct IndexCopy
@@ -60,16 +59,18 @@ extern bool index_copy_swap(const IndexCopy *copy);
 
 /*
  * The copies of a table's indexes that are left over, and that nobody has made use of since;
- * in the present context.
+ * in the present context.  Without a table, those of the whole database.
  */
 extern List *index_copies_of(Oid table);
 
 /*
- * Have no session maintain a copy any more, unless it has become valid; false if it is gone.
+ * These two are for use outside of any transaction, with the table not locked.
+ *
+ * Have no session maintain a copy any more, unless it has become valid; false if the table
+ * can't be locked.  Then wait for those who may still have it open, for so many ms at most.
  */
-extern bool index_copy_set_dead(Oid table, Oid copy);
-extern bool index_copy_is_dead(Oid copy);
-extern bool index_copy_is_valid(Oid copy);
+extern bool index_copy_retire(Oid table, Oid copy);
+extern OthersEnd index_copy_wait_for_users(Oid table, int patience_ms);
 
 /*
  * Drop a copy that is dead, when all transactions have ended that had the table locked at

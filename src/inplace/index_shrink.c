@@ -40,7 +40,7 @@
 #include "debug_point.h"
 #include "engine/lock_queue.h"
 #include "guards/guards.h"
-#include "inplace/copy_cleaner.h"
+#include "inplace/cleaner.h"
 #include "inplace/index_copy.h"
 #include "inplace/inplace.h"
 #include "inplace/inplace_report.h"
@@ -114,8 +114,6 @@ static bool swap_from_queue(Shrink *shrink, bool *is_done);
 static void begin_swap(Shrink *shrink);
 static bool swap_locked(Shrink *shrink);
 static bool remove_copy(Shrink *shrink, Oid copy);
-static bool set_copy_dead(Shrink *shrink, Oid copy);
-static OthersEnd wait_for_users(Shrink *shrink, int patience_ms);
 static bool drop_dead(Shrink *shrink, Oid copy, OthersEnd users);
 static void take_lock_back(Oid table, int patience_ms, bool may_queue);
 static bool lock_again(Oid table, bool may_queue);
@@ -393,9 +391,10 @@ rebuild_safely(Shrink *shrink, Bloated *bloated)
 		progress_clear();
 		if (OidIsValid(shrink->copy.copy))
 		{
-			(void) set_copy_dead(shrink, shrink->copy.copy);
-			(void) drop_dead(shrink, shrink->copy.copy, wait_for_users(shrink, PATIENCE_MS));
-			copy_cleaner_forget();
+			(void) index_copy_retire(shrink->table, shrink->copy.copy);
+			(void) drop_dead(shrink, shrink->copy.copy,
+							 index_copy_wait_for_users(shrink->table, PATIENCE_MS));
+			cleaner_forget();
 		}
 		if (!is_about_one_index(error->sqlerrcode) || !lock_again(shrink->table, false))
 			ReThrowError(error);
@@ -467,7 +466,7 @@ rebuild_index(Shrink *shrink, Bloated *bloated)
 		shrink->has_left_copy = bloated->is_over = true;
 		inplace_report_index_stays(shrink->index, &shrink->in_the_way);
 	}
-	copy_cleaner_forget();
+	cleaner_forget();
 
 	transaction_begin(false);
 	progress_clear();
@@ -500,7 +499,7 @@ create_copy(Shrink *shrink)
 	rel = table_open(shrink->table, ShareUpdateExclusiveLock);
 	is_made = index_copy_create(&shrink->copy, rel, shrink->index);
 	if (is_made)
-		copy_cleaner_watch(shrink->table, shrink->copy.copy);
+		cleaner_watch(shrink->copy.copy);
 	if (!is_made && shrink->is_last_try && get_rel_name(shrink->index) != NULL)
 		ereport(WARNING,
 				(errcode(ERRCODE_LOCK_NOT_AVAILABLE),
@@ -732,61 +731,20 @@ remove_copy(Shrink *shrink, Oid copy)
 	bool		is_dropped;
 
 	Assert(OidIsValid(copy) && !IsTransactionState());
-	(void) set_copy_dead(shrink, copy);
+	(void) index_copy_retire(shrink->table, copy);
 	transaction_begin(true);
 	is_dropped = index_copy_drop_for_waiter(shrink->table, copy);
 	transaction_end();
 	if (is_dropped)
 		return true;
 	UnlockRelationIdForSession(&lock, ShareUpdateExclusiveLock);
-	users = wait_for_users(shrink, cyclone_index_wait);
+	users = index_copy_wait_for_users(shrink->table, cyclone_index_wait);
 	if (shrink->may_queue)
 		take_lock_back(shrink->table, 0, true);
 	is_dropped = drop_dead(shrink, copy, users);
 	if (!shrink->may_queue)
 		take_lock_back(shrink->table, 0, false);
 	return is_dropped;
-}
-
-/*
- * set_copy_dead
- *		Have nobody maintain a copy any more; return false if the table can't be locked.
- */
-static bool
-set_copy_dead(Shrink *shrink, Oid copy)
-{
-	bool		is_locked;
-
-	Assert(!IsTransactionState());
-	transaction_begin(true);
-	is_locked = others_lock_soon(shrink->table, ShareUpdateExclusiveLock);
-	if (is_locked)
-		(void) index_copy_set_dead(shrink->table, copy);
-	transaction_end();
-	return is_locked;
-}
-
-/*
- * wait_for_users
- *		Wait for those who may have an index of the table open that nobody maintains any
- *		more.
- *
- * Called and returns outside any transaction, with the table not locked.
- */
-static OthersEnd
-wait_for_users(Shrink *shrink, int patience_ms)
-{
-	Others	   *others;
-	MemoryContext old;
-
-	Assert(!IsTransactionState());
-	transaction_begin(false);
-	DEBUG_POINT("shrink-drop");
-	old = MemoryContextSwitchTo(shrink->context);
-	others = others_with_lock(shrink->table, AccessExclusiveLock);
-	MemoryContextSwitchTo(old);
-	transaction_end();
-	return others_wait(others, patience_ms).end;
 }
 
 /*
@@ -808,16 +766,13 @@ drop_dead(Shrink *shrink, Oid copy, OthersEnd users)
 		 /* it is gone, or somebody's own */ ;
 	else if (list_member_oid(index_copies_of(shrink->table), copy))
 	{
-		bool		is_cleaned = copy_cleaner_start(shrink->table, copy);
-
 		is_left_over = true;
+		cleaner_leave();
 		ereport(WARNING,
 				(errcode(ERRCODE_OBJECT_IN_USE),
 				 errmsg("index \"%s\", an unfinished copy, is left over", get_rel_name(copy)),
 				 errdetail("It takes up disk space, but is not used."),
-				 is_cleaned ?
-				 errhint("A background worker drops it when the transactions that have used the table have ended, if that is within cyclone.index_wait.") :
-				 errhint("The next VACUUM (FULL INPLACE) of the table drops it, and so does DROP INDEX.")));
+				 errhint("A background worker drops it when the transactions that have used the table have ended, if that is soon.  The next VACUUM (FULL INPLACE) of the table drops it, too, and so does DROP INDEX.")));
 	}
 	transaction_end();
 	return !is_left_over;

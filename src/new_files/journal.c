@@ -27,7 +27,7 @@
 
 static const SmallFileFormat format = {
 	.magic = 0x43594a52,
-	.version = 1,
+	.version = 2,
 	.record_size = sizeof(JournalRecord),
 	.max_records = 1 << 20
 };
@@ -44,7 +44,7 @@ journal_new_path(void)
 
 /* journal_list -- see journal.h. */
 List *
-journal_list(bool is_alone)
+journal_list(void)
 {
 	List	   *journals = NIL;
 	DIR		   *dir = AllocateDir(SMALL_FILE_FOLDER);
@@ -59,10 +59,7 @@ journal_list(bool is_alone)
 		if (strncmp(entry->d_name, JOURNAL_PREFIX, strlen(JOURNAL_PREFIX)) != 0)
 			continue;
 
-		/*
-		 * one that is being written, or was never whole, or is damaged, has a
-		 * dot in its name
-		 */
+		/* one that was never whole, or is damaged, has a dot in its name */
 		if (strchr(entry->d_name, '.') == NULL)
 		{
 			Journal    *journal = journal_read(path);
@@ -70,7 +67,7 @@ journal_list(bool is_alone)
 			if (journal != NULL)
 				journals = lappend(journals, journal);
 		}
-		else if (is_alone && pg_str_endswith(entry->d_name, SMALL_FILE_NEW))
+		else if (pg_str_endswith(entry->d_name, SMALL_FILE_NEW))
 			journal_remove(path);
 	}
 	if (dir != NULL)

@@ -18,21 +18,18 @@ typedef enum JournalKind
 	JOURNAL_BEGIN = 1,			/* the first record: whose journal it is */
 	JOURNAL_SPACE,				/* a tablespace where files will be created */
 	JOURNAL_FILE,				/* a file that has been created */
-	JOURNAL_FOUND,				/* what a starting server found left over */
-	JOURNAL_TRIED				/* it has begun to remove that */
+	JOURNAL_TRIED				/* a cleaner has begun to remove what is left */
 } JournalKind;
 
 /* Written to disk as it is; what a kind has no use for is zero */
 typedef struct JournalRecord
 {
 	uint64		system_id;		/* BEGIN: the cluster it was written for */
-	uint64		number;			/* BEGIN: the full transaction ID; FOUND: the
-								 * server's start, see leftovers.c */
+	uint64		number;			/* BEGIN: the full transaction ID */
 	RelFileLocator file;		/* BEGIN: the database only; SPACE: that and
 								 * the tablespace */
 	Oid			next_oid;		/* BEGIN, FILE: the OID counter then */
-	uint32		kind;
-	uint32		must_be_empty;	/* FOUND: boolean */
+	uint64		kind;
 } JournalRecord;
 
 /* One journal, as read */
@@ -41,12 +38,13 @@ typedef struct Journal
 	const char *path;
 	int			nrecords;
 	JournalRecord *records;
+	List	   *files;			/* Leftover: see leftovers.c */
 } Journal;
 
 /*
  * journal_list has each journal, with no records if it is none of this cluster.  Journals
- * that can't be read stay where they are, and are not in the list.  With
- * nobody else who writes one (is_alone) it removes what a crash has left half written.
+ * that can't be read stay where they are, and are not in the list.  It removes what a crash
+ * has left half written: no process may be writing one.
  *
  * journal_write writes all records of a journal, which is whole at any time; "durable" is
  * whether a loss of power must not undo it.  Returns false if that failed, which is
@@ -56,7 +54,7 @@ typedef struct Journal
  * journal_remove removes a journal, which may be gone already.  A loss of power may
  * bring it back: that must be harmless.
  */
-extern List *journal_list(bool is_alone);
+extern List *journal_list(void);
 extern bool journal_write(const char *path, const JournalRecord *records, int nrecords,
 						  bool durable, int elevel);
 extern bool journal_try(const Journal *journal);

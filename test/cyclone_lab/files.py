@@ -12,8 +12,8 @@ from cyclone_lab.cluster import Cluster
 
 GIBIBYTE = 1 << 30
 # As in src/new_files/journal.h.
-_RECORD = struct.Struct("=QQIIIIII")
-BEGIN, SPACE, FILE, FOUND, TRIED = range(1, 6)
+_RECORD = struct.Struct("=QQIIIIQ")
+BEGIN, SPACE, FILE, TRIED = range(1, 5)
 
 
 def assert_free(folder: Path, needed: float, advice: str) -> None:
@@ -64,20 +64,20 @@ def journals(cluster: Cluster) -> list[Path]:
 
 
 def wait_for_cleaning(cluster: Cluster) -> None:
-    """Wait until no journal is left, on a server that rewrites nothing."""
-    wait_until(lambda: not journals(cluster), "the cleaning")
+    """Wait until no journal is left, on a server that rewrites nothing; a cleaner starts when a transaction commits."""
+    wait_until(lambda: cluster.sql("SELECT 1") and not journals(cluster), "the cleaning")
 
 
 def journal_record(
     system_id: int, kind: int, database: int, *, tablespace: int = 0, file: int = 0, next_oid: int = 0, number: int = 0
 ) -> bytes:
     """Return a record of a journal; see src/new_files/journal.h."""
-    return _checked(_RECORD.pack(system_id, number, tablespace, database, file, next_oid, kind, 0))
+    return _checked(_RECORD.pack(system_id, number, tablespace, database, file, next_oid, kind))
 
 
 def journal_header() -> bytes:
     """Return what a journal begins with; see src/small_file.c and src/new_files/journal.c."""
-    return _checked(struct.pack("=III", 0x43594A52, 1, _RECORD.size))
+    return _checked(struct.pack("=III", 0x43594A52, 2, _RECORD.size))
 
 
 def _checked(data: bytes) -> bytes:
