@@ -20,10 +20,10 @@
 #include "access/xlog_internal.h"
 #include "access/xlogarchive.h"
 #include "commands/vacuum.h"
+#include "common/string.h"
 #include "replication/slot.h"
 #include "storage/fd.h"
 
-#include "clock.h"
 #include "compat.h"
 #include "debug_point.h"
 #include "guards/guards_state.h"
@@ -34,9 +34,8 @@
 #define LOOK_NS				((uint64) NS_PER_S / 50)
 /* After this time the folder of the archiver is read again. */
 #define READING_NS			((uint64) NS_PER_S)
-/* Less than this number of files of WAL is no room; that of a vacuum which is ending */
+/* Less than this number of files of WAL is no room; one less for a vacuum which is ending. */
 #define LEAST_SEGMENTS		2
-#define LEAST_WHILE_ENDING	1
 
 /* What people are told, by DiskHolder */
 static const struct
@@ -45,7 +44,6 @@ static const struct
 	const char *reason;
 	const char *cure;
 }			holders[] = {
-	[DISK_NONE] = {"nobody any more", "there is room again", "Run it again."},
 	[DISK_SLOT] = {
 		"slot", "a replication slot retains more WAL than is free",
 		"See pg_replication_slots: drop a slot that nobody needs. Or set \"cyclone.min_free_disk\" to a lower value."
@@ -65,13 +63,10 @@ static const struct
 };
 
 static void look_at_file_systems(GuardedVacuum *vacuum, double min_free, uint64 now);
-static bool find_free(GuardedVacuum *vacuum, const char *path, double min_free,
-					  uint64 *free_bytes, uint64 *bound);
+static bool find_free(GuardedVacuum *vacuum, const char *path, double min_free);
 static bool wal_has_room(uint64 free_bytes, bool is_ending);
-static DiskHolder find_wal_holder(uint64 free_bytes);
-static uint64 slots_retain(uint64 free_bytes);
+static bool slots_retain_more(uint64 bytes);
 static bool archiver_retains_more(uint64 bytes);
-static void warn_of_going_on(GuardedVacuum *vacuum, uint64 free_bytes);
 
 /* guards_look_at_disk -- look, unless a process has just looked, or no bound is set. */
 void
@@ -89,37 +84,29 @@ guards_look_at_disk(uint64 now)
 		look_at_file_systems(vacuum, min_free, now);
 }
 
-/* guards_forget_disk -- the command goes on to another table, and what ended the one before may be over. */
-void
-guards_forget_disk(void)
-{
-	if (guarded.vacuum != NULL)
-		pg_atomic_write_u32(&guarded.vacuum->is_ending, 0);
-}
-
 /* look_at_file_systems -- how much is free, and does that hold the vacuum, or end it? */
 static void
 look_at_file_systems(GuardedVacuum *vacuum, double min_free, uint64 now)
 {
 	bool		ends_at_once = vacuum->readers_wait && guards_hurry_of(vacuum) < HURRY_WRAPAROUND;
 	bool		is_ending = pg_atomic_read_u32(&vacuum->is_ending) != 0;
-	uint64		free_bytes,
-				bound;
+	bool		is_short;
+	uint64		free_bytes;
 	DiskHolder	holder = DISK_NONE;
+	uint32		not_yet = 0;
 
-	Assert(min_free != 0);
-	if (ends_at_once && find_free(vacuum, vacuum->path, min_free, &free_bytes, &bound) && free_bytes < bound)
+	if (ends_at_once && find_free(vacuum, vacuum->path, min_free))
 		disk_end_vacuum(vacuum, DISK_BOUND, vacuum->path);
-	if (find_free(vacuum, XLOGDIR, min_free, &free_bytes, &bound))
-	{
-		if (free_bytes < bound && ends_at_once)
-			disk_end_vacuum(vacuum, DISK_BOUND, XLOGDIR);
-		if (!wal_has_room(free_bytes, is_ending))
-			holder = DISK_NO_ROOM;
-		/* what is left to do of a command that is ending may free space */
-		else if (free_bytes < bound && !is_ending)
-			holder = find_wal_holder(free_bytes);
-	}
+	is_short = find_free(vacuum, XLOGDIR, min_free);
+	if (is_short && ends_at_once)
+		disk_end_vacuum(vacuum, DISK_BOUND, XLOGDIR);
+	free_bytes = pg_atomic_read_u64(&vacuum->disk_free);
+	if (!wal_has_room(free_bytes, is_ending))
+		holder = DISK_NO_ROOM;
+	/* what is left to do of a command that is ending may free space */
+	else if (is_short && !is_ending)
+		holder = slots_retain_more(free_bytes) ? DISK_SLOT :
+			archiver_retains_more(free_bytes) ? DISK_ARCHIVER : DISK_NONE;
 	if (holder == DISK_NONE)
 		pg_atomic_write_u64(&vacuum->disk_stop_start, 0);
 	else if (pg_atomic_read_u64(&vacuum->disk_stop_start) == 0)
@@ -129,7 +116,12 @@ look_at_file_systems(GuardedVacuum *vacuum, double min_free, uint64 now)
 	if (holder != DISK_NONE && guards_is_needed(vacuum))
 	{
 		guards_raise_hurry(vacuum, HURRY_WRAPAROUND);
-		warn_of_going_on(vacuum, free_bytes);
+		if (pg_atomic_compare_exchange_u32(&vacuum->has_warned, &not_yet, 1))
+			ereport(WARNING,
+					(errcode(ERRCODE_DISK_FULL),
+					 errmsg("VACUUM of %s goes on although less is free than \"cyclone.min_free_disk\": it is needed to prevent transaction ID wraparound",
+							guards_vacuum_name(vacuum)),
+					 errdetail("%s are free in the file system of \"%s\".", pretty_bytes(free_bytes), XLOGDIR)));
 	}
 	else if (holder != DISK_NONE && ends_at_once)
 		disk_end_vacuum(vacuum, holder, XLOGDIR);
@@ -137,33 +129,26 @@ look_at_file_systems(GuardedVacuum *vacuum, double min_free, uint64 now)
 
 /*
  * find_free
- *		How much is free in the file system of that path, and how much should be?  False,
- *		and both are 0, if that can't be found out: then nothing waits, and the log says so.
+ *		Note how much is free in the file system of that path, and how much should be: is
+ *		that more?  If it can't be found out nothing waits, and the log says so.
  */
 static bool
-find_free(GuardedVacuum *vacuum, const char *path, double min_free,
-		  uint64 *free_bytes, uint64 *bound)
+find_free(GuardedVacuum *vacuum, const char *path, double min_free)
 {
-	DiskFree	space;
+	DiskFree	space = {.free_bytes = PG_UINT64_MAX};
+	uint32		not_yet = 0;
+	uint64		bound;
 
-	*free_bytes = *bound = 0;
-	if (!disk_free(path, &space))
-	{
-		uint32		not_yet = 0;
-
-		/* if it never could be found out the server's start has said so */
-		if (disk_free_is_allowed() &&
-			pg_atomic_compare_exchange_u32(&guards_shared->disk_is_unseen, &not_yet, 1))
-			ereport(LOG,
-					(errmsg("could not find out how much is free in the file system of \"%s\": %m", path),
-					 errhint("cyclone.min_free_disk has no effect there.")));
-		return false;
-	}
-	*free_bytes = space.free_bytes;
-	*bound = disk_free_bound(min_free, space.size_bytes);
-	pg_atomic_write_u64(&vacuum->disk_free, *free_bytes);
-	pg_atomic_write_u64(&vacuum->disk_bound, *bound);
-	return true;
+	/* if it never could be found out the server's start has said so */
+	if (!disk_free(path, &space) && disk_free_is_allowed() &&
+		pg_atomic_compare_exchange_u32(&guards_shared->disk_is_unseen, &not_yet, 1))
+		ereport(LOG,
+				(errmsg("could not find out how much is free in the file system of \"%s\": %m", path),
+				 errhint("cyclone.min_free_disk has no effect there.")));
+	bound = disk_free_bound(min_free, space.size_bytes);
+	pg_atomic_write_u64(&vacuum->disk_free, space.free_bytes);
+	pg_atomic_write_u64(&vacuum->disk_bound, bound);
+	return space.free_bytes < bound;
 }
 
 /*
@@ -174,7 +159,7 @@ find_free(GuardedVacuum *vacuum, const char *path, double min_free,
 static bool
 wal_has_room(uint64 free_bytes, bool is_ending)
 {
-	uint64		least = (uint64) wal_segment_size * (is_ending ? LEAST_WHILE_ENDING : LEAST_SEGMENTS);
+	uint64		least = (uint64) wal_segment_size * (LEAST_SEGMENTS - is_ending);
 	uint64		room = free_bytes;
 	TimeLineID	timeline;
 	XLogSegNo	segment;
@@ -194,27 +179,16 @@ wal_has_room(uint64 free_bytes, bool is_ending)
 	return true;
 }
 
-/* find_wal_holder -- what retains more WAL than is free, which the next checkpoint would remove? */
-static DiskHolder
-find_wal_holder(uint64 free_bytes)
-{
-	if (slots_retain(free_bytes) > free_bytes)
-		return DISK_SLOT;
-	return XLogArchivingActive() && archiver_retains_more(free_bytes) ? DISK_ARCHIVER : DISK_NONE;
-}
-
-/* slots_retain -- how many bytes replication slots do; 0 if max_slot_wal_keep_size lets them fill no disk. */
-static uint64
-slots_retain(uint64 free_bytes)
+/* slots_retain_more -- do slots retain more WAL than that, and does max_slot_wal_keep_size let them fill the disk? */
+static bool
+slots_retain_more(uint64 bytes)
 {
 	XLogRecPtr	oldest = XLogGetReplicationSlotMinimumLSN();
 	XLogRecPtr	redo = GetRedoRecPtr();
-	uint64		bytes = !XLogRecPtrIsInvalid(oldest) && oldest < redo ? redo - oldest : 0;
+	uint64		retained = !XLogRecPtrIsInvalid(oldest) && oldest < redo ? redo - oldest : 0;
 
-	if (max_slot_wal_keep_size_mb >= 0 &&
-		(uint64) max_slot_wal_keep_size_mb * 1024 * 1024 < bytes + free_bytes)
-		return 0;
-	return bytes;
+	return retained > bytes &&
+		(max_slot_wal_keep_size_mb < 0 || (uint64) max_slot_wal_keep_size_mb * 1024 * 1024 >= retained + bytes);
 }
 
 /*
@@ -231,16 +205,14 @@ archiver_retains_more(uint64 bytes)
 	DIR		   *folder;
 	struct dirent *file;
 
-	if (last_reading != 0 && now_ns() < last_reading + READING_NS)
+	if (!XLogArchivingActive() || (last_reading != 0 && now_ns() < last_reading + READING_NS))
 		return ready_bytes > bytes;
 	last_reading = now_ns();
 	ready_bytes = 0;
 	folder = AllocateDir(path);
 	while (ready_bytes <= bytes && (file = ReadDirExtended(folder, path, LOG)) != NULL)
 	{
-		size_t		length = strlen(file->d_name);
-
-		if (length > strlen(".ready") && strcmp(file->d_name + length - strlen(".ready"), ".ready") == 0)
+		if (pg_str_endswith(file->d_name, ".ready"))
 			ready_bytes += wal_segment_size;
 	}
 	if (folder != NULL)
@@ -255,28 +227,17 @@ disk_holder_name(DiskHolder holder)
 	return holders[holder].name;
 }
 
-/* disk_has_waited -- has a vacuum waited for room for as long as it may? */
-bool
-disk_has_waited(GuardedVacuum *vacuum, uint64 now)
+/* disk_end_if_due -- end a vacuum that has waited for room for as long as it may, or whose worker is needed. */
+void
+disk_end_if_due(GuardedVacuum *vacuum)
 {
+	uint64		longest = (uint64) DEBUG_LIMIT(longest_hold, LONGEST_DISK_WAIT * 1000) * NS_PER_MS;
 	uint64		start = pg_atomic_read_u64(&vacuum->disk_stop_start);
+	DiskHolder	holder = pg_atomic_read_u32(&vacuum->disk_stops);
 
-	return start != 0 && now > start &&
-		now - start >= (uint64) DEBUG_LIMIT(longest_hold, LONGEST_DISK_WAIT * 1000) * NS_PER_MS;
-}
-
-/* warn_of_going_on -- this vacuum is needed to prevent wraparound, so it may fill the disk; once a statement. */
-static void
-warn_of_going_on(GuardedVacuum *vacuum, uint64 free_bytes)
-{
-	uint32		not_yet = 0;
-
-	if (pg_atomic_compare_exchange_u32(&vacuum->has_warned, &not_yet, 1))
-		ereport(WARNING,
-				(errcode(ERRCODE_DISK_FULL),
-				 errmsg("VACUUM of %s goes on although less is free than \"cyclone.min_free_disk\": it is needed to prevent transaction ID wraparound",
-						guards_vacuum_name(vacuum)),
-				 errdetail("%s are free in the file system of \"%s\".", pretty_bytes(free_bytes), XLOGDIR)));
+	if (holder != DISK_NONE &&
+		((start != 0 && now_ns() >= start + longest) || guards_worker_is_needed(vacuum)))
+		disk_end_vacuum(vacuum, holder, XLOGDIR);
 }
 
 /* disk_end_vacuum -- end it by an error, as it might fill the disk. */

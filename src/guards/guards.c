@@ -25,22 +25,20 @@
  */
 #include "postgres.h"
 
-#include "access/htup_details.h"
 #include "access/multixact.h"
+#include "access/table.h"
 #include "access/transam.h"
 #include "access/xact.h"
 #include "access/xlog.h"
 #include "access/xlog_internal.h"
-#include "catalog/pg_class.h"
 #include "commands/vacuum.h"
 #include "common/relpath.h"
 #include "miscadmin.h"
 #include "postmaster/autovacuum.h"
 #include "storage/bufmgr.h"
 #include "storage/proc.h"
-#include "utils/syscache.h"
+#include "utils/rel.h"
 
-#include "clock.h"
 #include "compat.h"
 #include "config_files.h"
 #include "guards/guards_state.h"
@@ -84,7 +82,6 @@ guards_begin_command(void (*while_held) (void))
 		vacuum->pause = guards_shared->general_pause;
 		if (general <= now_ns())
 			pg_atomic_write_u64(&vacuum->pause.until, 0);
-		pg_atomic_write_u32(&vacuum->has_warned, 0);
 	}
 	last_statement = statement;
 	last_general = general;
@@ -93,8 +90,6 @@ guards_begin_command(void (*while_held) (void))
 	vacuum->pid = MyProcPid;
 	LWLockRelease(guards_shared->lock);
 
-	pg_atomic_write_u32(&vacuum->disk_stops, DISK_NONE);
-	pg_atomic_write_u64(&vacuum->next_disk_look, 0);
 	/* an autovacuum worker waits once for all tables, or it would do nothing else */
 	if (!has_begun || !vacuum->is_autovacuum)
 		pg_atomic_write_u64(&vacuum->disk_stop_start, 0);
@@ -104,14 +99,6 @@ guards_begin_command(void (*while_held) (void))
 	guarded.while_held = while_held;
 	/* here, too, as VACUUMs of small tables may all end before they look */
 	guards_look_at_standbys(now_ns());
-}
-
-/* guards_hurry -- nothing holds the command that this process leads. */
-void
-guards_hurry(void)
-{
-	if (guarded.vacuum != NULL)
-		guards_raise_hurry(guarded.vacuum, HURRY_ALL);
 }
 
 /* guards_end_command -- the command has ended; does nothing if none has begun. */
@@ -130,36 +117,32 @@ guards_end_command(void)
 
 /* guards_begin_table -- the leader goes on to a table: see guards.h. */
 void
-guards_begin_table(Oid relid, bool readers_wait)
+guards_begin_table(Oid relid, bool readers_wait, bool hurries)
 {
 	GuardedVacuum *vacuum = guarded.vacuum;
-	HeapTuple	tuple;
-	Form_pg_class form;
+	Relation	rel;
 	char	   *path;
 
 	if (vacuum == NULL)
 		return;
 	Assert(IsTransactionState());
-	tuple = SearchSysCache1(RELOID, ObjectIdGetDatum(relid));
-	if (!HeapTupleIsValid(tuple))
-		elog(ERROR, "cache lookup failed for relation %u", relid);
-	form = (Form_pg_class) GETSTRUCT(tuple);
-	path = GetDatabasePath(form->relisshared ? InvalidOid : MyDatabaseId,
-						   OidIsValid(form->reltablespace) ? form->reltablespace : MyDatabaseTableSpace);
+	rel = table_open(relid, NoLock);
+	path = GetDatabasePath(rel->rd_locator.dbOid, rel->rd_locator.spcOid);
 	LWLockAcquire(guards_shared->lock, LW_EXCLUSIVE);
 	pg_atomic_write_u32(&vacuum->relid, relid);
 	vacuum->readers_wait = readers_wait;
-	vacuum->relfrozenxid = form->relfrozenxid;
-	vacuum->relminmxid = form->relminmxid;
+	vacuum->relfrozenxid = rel->rd_rel->relfrozenxid;
+	vacuum->relminmxid = rel->rd_rel->relminmxid;
 	strlcpy(vacuum->path, path, sizeof(vacuum->path));
 	LWLockRelease(guards_shared->lock);
 	pfree(path);
-	ReleaseSysCache(tuple);
+	table_close(rel, NoLock);
 
 	/* the table before may have been older */
-	if (guards_hurry_of(vacuum) != HURRY_ALL)
-		pg_atomic_write_u32(&vacuum->hurry, HURRY_NONE);
-	if ((MyProc->statusFlags & PROC_VACUUM_FOR_WRAPAROUND) != 0 || guards_is_needed(vacuum))
+	pg_atomic_write_u32(&vacuum->hurry, HURRY_NONE);
+	if (hurries)
+		guards_raise_hurry(vacuum, HURRY_ALL);
+	else if ((MyProc->statusFlags & PROC_VACUUM_FOR_WRAPAROUND) != 0 || guards_is_needed(vacuum))
 		guards_raise_hurry(vacuum, HURRY_WRAPAROUND);
 	/* rather now than when there is something to undo */
 	if (readers_wait)
@@ -196,21 +179,13 @@ set_limits(int wal_rate_kb, int max_lag_ms, double min_free_disk)
 	pg_atomic_write_u32(&guards_shared->max_lag_ms, max_lag_ms);
 }
 
-/* guards_leader -- the number by which others of this vacuum join. */
-int
-guards_leader(void)
-{
-	return guarded.vacuum == NULL ? INVALID_PROC_NUMBER : guarded.vacuum - guards_shared->vacuums;
-}
-
-/* guards_join -- this process takes part in the vacuum of that leader, if there is one. */
+/* guards_join -- this process takes part in the vacuum of that leader. */
 void
 guards_join(int leader)
 {
-	Assert(leader == INVALID_PROC_NUMBER || (leader >= 0 && leader < MaxBackends));
+	Assert(leader >= 0 && leader < MaxBackends);
 	memset(&guarded, 0, sizeof(guarded));
-	if (leader != INVALID_PROC_NUMBER)
-		guarded.vacuum = &guards_shared->vacuums[leader];
+	guarded.vacuum = &guards_shared->vacuums[leader];
 	guards_skip_wal();
 }
 
@@ -218,8 +193,9 @@ guards_join(int leader)
 void
 guards_leave(void)
 {
+	/* others sleep for what it hasn't paid for */
 	if (guarded.vacuum != NULL)
-		wal_rate_leave();
+		(void) wal_rate_is_ahead(now_ns());
 	memset(&guarded, 0, sizeof(guarded));
 	guards_skip_wal();
 }
@@ -248,33 +224,24 @@ guards_point(void)
  *		In the routine of an access method, where a page may be locked: is this process
  *		to do as little as it can?
  *
- * It can't end a pause that is over.  Nor can it look again at standbys and disks, so an old
- * look doesn't count.
+ * It can't end a pause that is over.
  */
 bool
 guards_wait_in_server_code(void)
 {
 	GuardedVacuum *vacuum = guarded.vacuum;
+	Guard		guard = guards_what_holds();
 	uint64		now = now_ns();
 
-	switch (guards_what_holds())
-	{
-		case GUARD_PAUSE:
-			return now < pg_atomic_read_u64(&vacuum->pause.until) && !guards_is_needed(vacuum);
-		case GUARD_DISK:
-			return now < pg_atomic_read_u64(&vacuum->next_disk_look) + LOOK_COUNTS_NS;
-		case GUARD_LAG:
-			return now < pg_atomic_read_u64(&guards_shared->next_look) + LOOK_COUNTS_NS;
-		default:
-			return vacuum != NULL && !VacuumFailsafeActive && wal_rate_is_ahead(now);
-	}
+	if (guard == GUARD_PAUSE)
+		return now < pg_atomic_read_u64(&vacuum->pause.until) && !guards_is_needed(vacuum);
+	return guard != NUM_GUARDS || (vacuum != NULL && !VacuumFailsafeActive && wal_rate_is_ahead(now));
 }
 
 /* guards_begin_pins -- this process has pages pinned from now on. */
 void
 guards_begin_pins(void)
 {
-	Assert(guarded.pins >= 0);
 	guarded.pins++;
 }
 
@@ -369,8 +336,7 @@ hold_while_due(void)
 			end_pause_if_over(vacuum);
 		else if (guard == GUARD_DISK)
 		{
-			if (disk_has_waited(vacuum, now_ns()) || guards_worker_is_needed(vacuum))
-				disk_end_vacuum(vacuum, pg_atomic_read_u32(&vacuum->disk_stops), XLOGDIR);
+			disk_end_if_due(vacuum);
 
 			/*
 			 * or a file of WAL that was removed takes its room as long as we
@@ -379,8 +345,6 @@ hold_while_due(void)
 			(void) XLogBackgroundFlush();
 		}
 		guards_nap(HOLD_NAP_MS, guard);
-		if (guarded.while_held != NULL)
-			guarded.while_held();
 		guards_look_at_standbys(now_ns());
 		guards_look_at_disk(now_ns());
 	}
@@ -391,13 +355,12 @@ static bool
 goes_on_nevertheless(GuardedVacuum *vacuum, Guard guard)
 {
 	GuardHurry	before = guards_hurry_of(vacuum);
+	GuardHurry	hurry = guards_is_needed(vacuum) ? HURRY_WRAPAROUND :
+		guard != GUARD_DISK && guards_worker_is_needed(vacuum) ? HURRY_NO_WAITING : HURRY_NONE;
 
-	if (guards_is_needed(vacuum))
-		guards_raise_hurry(vacuum, HURRY_WRAPAROUND);
-	else if (guard != GUARD_DISK && guards_worker_is_needed(vacuum))
-		guards_raise_hurry(vacuum, HURRY_NO_WAITING);
-	else
+	if (hurry == HURRY_NONE)
 		return false;
+	guards_raise_hurry(vacuum, hurry);
 	if (guard == GUARD_PAUSE && before == HURRY_NONE)
 		ereport(LOG,
 				(errmsg("VACUUM of %s goes on although it was paused: it, or its autovacuum worker, is needed to prevent transaction ID wraparound",

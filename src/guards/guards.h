@@ -46,25 +46,22 @@ typedef struct GuardHold
  * now and then while a guard holds the leader, with no page pinned and no lock but those
  * of tables.  It may raise errors.  guards_begin_table must be called in a transaction, and
  * raises an error if there is no room for WAL; readers_wait says that the table is locked so
- * that nobody can even read it.  The files of guards_reread are a list, NULL if it is empty.
- * guards_held is since guards_begin_run.
+ * that nobody can even read it, hurries that nothing holds it.  The files of guards_reread are
+ * a list, NULL if it is empty.  guards_held is since guards_begin_run.
  */
 extern void guards_shmem_request(void);
 extern void guards_shmem_init(void);
 extern void guards_begin_command(void (*while_held) (void));
-extern void guards_hurry(void);
 extern void guards_end_command(void);
-extern void guards_begin_table(Oid relid, bool readers_wait);
+extern void guards_begin_table(Oid relid, bool readers_wait, bool hurries);
 extern void guards_reread(ConfigVariable *files);
 extern void guards_begin_run(void);
 extern GuardTimes guards_held(void);
 
 /*
- * The other processes of a vacuum.  They join by the number that guards_leader returns in
- * the leader; INVALID_PROC_NUMBER is no vacuum, and then nothing holds them.
- * guards_leave does nothing in a process that hasn't joined.
+ * The other processes of a vacuum.  They join by the leader's MyProcNumber.  guards_leave
+ * does nothing in a process that hasn't joined.
  */
-extern int	guards_leader(void);
 extern void guards_join(int leader);
 extern void guards_leave(void);
 
@@ -78,14 +75,13 @@ extern void guards_find_hold(int leader, GuardHold *hold);
  * Where it waits.  guards_what_holds is NUM_GUARDS if nothing does.  guards_point serves interrupts, so it may raise errors: no LWLock, and
  * no lock on a page, may be held.  Pages may be pinned only between guards_begin_pins and
  * guards_end_pins.  guards_wait_in_server_code doesn't wait: the caller may hold such
- * locks.  guards_disk_is_short, which waits for all but room, and guards_forget_disk are
- * for commands that can end early.
+ * locks.  guards_disk_is_short is for commands that can end early; until the run ends
+ * nothing waits for room then but what would fill the disk.
  */
 extern Guard guards_what_holds(void);
 extern void guards_point(void);
 extern bool guards_wait_in_server_code(void);
 extern bool guards_disk_is_short(void);
-extern void guards_forget_disk(void);
 
 /*
  * Read streams, in a loop that begins with guards_begin_pins and ends with

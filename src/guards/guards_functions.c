@@ -17,12 +17,10 @@
 
 #include "catalog/pg_authid.h"
 #include "miscadmin.h"
-#include "storage/latch.h"
 #include "storage/proc.h"
 #include "storage/procarray.h"
 #include "utils/acl.h"
 
-#include "clock.h"
 #include "compat.h"
 #include "debug_point.h"
 #include "guards/guards_state.h"
@@ -38,7 +36,7 @@ static Datum change_pauses(FunctionCallInfo fcinfo, bool pauses);
 static bool change_one(int pid, bool pauses);
 static int	change_all(bool pauses);
 static bool change_vacuum(GuardedVacuum *vacuum, int pid, bool pauses);
-static void begin_pause(GuardPause *pause);
+static void set_pause(GuardPause *pause, bool pauses);
 static bool may_brake(GuardedVacuum *vacuum);
 static bool was_held_lately(GuardedVacuum *vacuum, Guard guard);
 
@@ -120,10 +118,7 @@ change_all(bool pauses)
 	if (superuser())
 	{
 		LWLockAcquire(guards_shared->lock, LW_EXCLUSIVE);
-		if (pauses)
-			begin_pause(&guards_shared->general_pause);
-		else
-			pg_atomic_write_u64(&guards_shared->general_pause.until, 0);
+		set_pause(&guards_shared->general_pause, pauses);
 		LWLockRelease(guards_shared->lock);
 		if (pauses)
 			ereport(NOTICE,
@@ -148,28 +143,23 @@ change_vacuum(GuardedVacuum *vacuum, int pid, bool pauses)
 	bool		can_wait = !guards_is_needed(vacuum) && !guards_worker_is_needed(vacuum);
 	bool		changes;
 
-	Assert(pid != 0);
 	LWLockAcquire(guards_shared->lock, LW_EXCLUSIVE);
 	changes = vacuum->pid == pid && !vacuum->readers_wait &&
 		(pauses ? can_wait : guards_hurry_of(vacuum) < HURRY_NO_WAITING && guards_is_paused(vacuum));
-	if (changes && pauses)
-		begin_pause(&vacuum->pause);
-	else if (changes)
-	{
-		pg_atomic_write_u64(&vacuum->pause.until, 0);
-		SetLatch(&GetPGProcByNumber(vacuum - guards_shared->vacuums)->procLatch);
-	}
+	if (changes)
+		set_pause(&vacuum->pause, pauses);
 	LWLockRelease(guards_shared->lock);
 	return changes;
 }
 
-/* begin_pause -- from now on, also if there is one already.  Under the lock. */
+/* set_pause -- from now on, also if there is one already; or end it.  Under the lock. */
 static void
-begin_pause(GuardPause *pause)
+set_pause(GuardPause *pause, bool pauses)
 {
+	uint64		longest = (uint64) DEBUG_LIMIT(longest_hold, LONGEST_PAUSE * 1000) * NS_PER_MS;
+
 	pg_atomic_write_u32(&pause->by, GetUserId());
-	pg_atomic_write_u64(&pause->until,
-						now_ns() + (uint64) DEBUG_LIMIT(longest_hold, LONGEST_PAUSE * 1000) * NS_PER_MS);
+	pg_atomic_write_u64(&pause->until, pauses ? now_ns() + longest : 0);
 }
 
 /* may_brake -- may this user cancel the vacuum, and so pause it? */
@@ -193,16 +183,12 @@ may_brake(GuardedVacuum *vacuum)
 void
 guards_find_hold(int leader, GuardHold *hold)
 {
-	GuardedVacuum *vacuum;
-	DiskHolder	holder;
-	GuardHurry	hurry;
+	GuardedVacuum *vacuum = &guards_shared->vacuums[leader];
+	DiskHolder	holder = pg_atomic_read_u32(&vacuum->disk_stops);
+	GuardHurry	hurry = vacuum->readers_wait ? HURRY_WRAPAROUND : guards_hurry_of(vacuum);
 
-	Assert(leader >= 0 && leader < MaxBackends);
 	memset(hold, 0, sizeof(*hold));
-	vacuum = &guards_shared->vacuums[leader];
 	hold->relid = pg_atomic_read_u32(&vacuum->relid);
-	holder = pg_atomic_read_u32(&vacuum->disk_stops);
-	hurry = vacuum->readers_wait ? HURRY_WRAPAROUND : guards_hurry_of(vacuum);
 	/* figures were written before what is looked at here */
 	pg_read_barrier();
 	if (vacuum->pid == 0)
@@ -242,6 +228,5 @@ guards_find_hold(int leader, GuardHold *hold)
 static bool
 was_held_lately(GuardedVacuum *vacuum, Guard guard)
 {
-	Assert(guard < NUM_GUARDS);
 	return now_ns() < pg_atomic_read_u64(&vacuum->held_until[guard]) + LATELY_NS;
 }

@@ -13,8 +13,6 @@
  */
 #include "postgres.h"
 
-#include <math.h>
-
 #include "access/multixact.h"
 #include "access/transam.h"
 #include "access/xact.h"
@@ -29,7 +27,6 @@
 #include "storage/shmem.h"
 #include "utils/lsyscache.h"
 
-#include "clock.h"
 #include "compat.h"
 #include "debug_point.h"
 #include "guards/guards_state.h"
@@ -41,32 +38,23 @@ GuardsShared *guards_shared = NULL;
 
 Guarded		guarded;
 
-static Size vacuums_size(void);
 static Size shared_size(void);
 static uint64 wal_bytes(void);
-static bool is_old(GuardedVacuum *vacuum, double most_xids, double most_multis);
-static int	most_multis(void);
+static bool is_old(TransactionId xid, MultiXactId multi);
+static struct VacuumCutoffs find_oldest(void);
 
-/* vacuums_size -- the size of the shared state up to the standbys. */
-static Size
-vacuums_size(void)
-{
-	return MAXALIGN(add_size(offsetof(GuardsShared, vacuums),
-							 mul_size(sizeof(GuardedVacuum), MaxBackends)));
-}
-
-/* shared_size -- the size of all of it. */
+/* shared_size -- how much room the shared state takes, without the standbys. */
 static Size
 shared_size(void)
 {
-	return add_size(vacuums_size(), mul_size(sizeof(LagStandby), max_wal_senders));
+	return add_size(offsetof(GuardsShared, vacuums), mul_size(sizeof(GuardedVacuum), MaxBackends));
 }
 
-/* guards_shmem_request -- a place for each leader, and what they share. */
+/* guards_shmem_request -- a place for each leader and each standby, and what they share. */
 void
 guards_shmem_request(void)
 {
-	RequestAddinShmemSpace(shared_size());
+	RequestAddinShmemSpace(add_size(shared_size(), mul_size(sizeof(LagStandby), max_wal_senders)));
 	RequestNamedLWLockTranche(GUARDS_TRANCHE, 1);
 }
 
@@ -74,20 +62,19 @@ guards_shmem_request(void)
 void
 guards_shmem_init(void)
 {
-	Size		size = shared_size();
+	Size		standbys_size = mul_size(sizeof(LagStandby), max_wal_senders);
 	bool		found;
 
 	Assert(LWLockHeldByMe(AddinShmemInitLock));
-
-	guards_shared = ShmemInitStruct("pg_cyclone guards", size, &found);
-	if (!found)
-	{
-		/* atomics of no more than 64 bits that are zero need no more */
-		memset(guards_shared, 0, size);
-		guards_shared->lock = &GetNamedLWLockTranche(GUARDS_TRANCHE)[0].lock;
-		guards_shared->standbys = (LagStandby *) ((char *) guards_shared + vacuums_size());
-		write_double(&guards_shared->lag_rate, INFINITY);
-	}
+	guards_shared = ShmemInitStruct("pg_cyclone guards", shared_size(), &found);
+	if (found)
+		return;
+	/* atomics of no more than 64 bits that are zero need no more */
+	memset(guards_shared, 0, shared_size());
+	guards_shared->lock = &GetNamedLWLockTranche(GUARDS_TRANCHE)[0].lock;
+	guards_shared->standbys = ShmemInitStruct("pg_cyclone standbys", standbys_size, &found);
+	memset(guards_shared->standbys, 0, standbys_size);
+	write_double(&guards_shared->lag_rate, INFINITY);
 }
 
 /*
@@ -124,7 +111,8 @@ guards_unpaid_wal(void)
  *		Which guard is this process to stand still for, where it has no page pinned?
  *
  * None while readers wait for the table: then a disk ends the vacuum at once, standbys slow
- * it down, and it can't be paused.
+ * it down, and it can't be paused.  What was seen of disks and standbys some time ago is no
+ * reason, as a process in the server's code can't look again.
  */
 Guard
 guards_what_holds(void)
@@ -137,35 +125,31 @@ guards_what_holds(void)
 	hurry = guards_hurry_of(vacuum);
 	if (hurry < HURRY_NO_WAITING && guards_is_paused(vacuum))
 		return GUARD_PAUSE;
-	if (hurry < HURRY_WRAPAROUND && pg_atomic_read_u32(&vacuum->disk_stops) != DISK_NONE)
+	if (hurry < HURRY_WRAPAROUND && pg_atomic_read_u32(&vacuum->disk_stops) != DISK_NONE &&
+		now_ns() < pg_atomic_read_u64(&vacuum->next_disk_look) + LOOK_COUNTS_NS)
 		return GUARD_DISK;
-	return hurry < HURRY_NO_WAITING && read_double(&guards_shared->lag_rate) <= 0 &&
-		guards_unpaid_wal() > FREE_BYTES ? GUARD_LAG : NUM_GUARDS;
+	return guards_lag_rate() <= 0 && guards_unpaid_wal() > FREE_BYTES ? GUARD_LAG : NUM_GUARDS;
 }
 
-/* is_old -- is the table of a vacuum as old as this, or, if it is NULL, any table of the server? */
+/* is_old -- are these the oldest IDs of a table that autovacuum must come to?  The more members multixacts have, the sooner. */
 static bool
-is_old(GuardedVacuum *vacuum, double most_xids, double most_multis)
+is_old(TransactionId xid, MultiXactId multi)
 {
-	TransactionId xid = TransamVariables->oldestXid;
-	MultiXactId multi,
-				next_multi;
+	int			most_multis = DEBUG_LIMIT(multixact_limit, MultiXactMemberFreezeThreshold());
 
-	ReadMultiXactIdRange(&multi, &next_multi);
-	if (vacuum != NULL)
-	{
-		xid = vacuum->relfrozenxid;
-		multi = vacuum->relminmxid;
-	}
-	return (TransactionIdIsNormal(xid) && (int32) (ReadNextTransactionId() - xid) > most_xids) ||
-		(MultiXactIdIsValid(multi) && (int32) (next_multi - multi) > most_multis);
+	return (TransactionIdIsNormal(xid) && (int32) (ReadNextTransactionId() - xid) > autovacuum_freeze_max_age) ||
+		(MultiXactIdIsValid(multi) && (int32) (ReadNextMultiXactId() - multi) > most_multis);
 }
 
-/* most_multis -- at which age in multixact IDs autovacuum comes: the more members there are, the sooner. */
-static int
-most_multis(void)
+/* find_oldest -- the oldest IDs of the server. */
+static struct VacuumCutoffs
+find_oldest(void)
 {
-	return DEBUG_LIMIT(multixact_limit, MultiXactMemberFreezeThreshold());
+	struct VacuumCutoffs oldest = {.relfrozenxid = TransamVariables->oldestXid};
+	MultiXactId next;
+
+	ReadMultiXactIdRange(&oldest.relminmxid, &next);
+	return oldest;
 }
 
 /*
@@ -176,10 +160,10 @@ most_multis(void)
 bool
 guards_is_needed(GuardedVacuum *vacuum)
 {
+	const struct VacuumCutoffs oldest = find_oldest();
+
 	return guards_hurry_of(vacuum) >= HURRY_WRAPAROUND ||
-		is_old(vacuum, autovacuum_freeze_max_age, most_multis()) ||
-		is_old(NULL, Max(vacuum_failsafe_age, autovacuum_freeze_max_age * 1.05),
-			   Max(vacuum_multixact_failsafe_age, autovacuum_multixact_freeze_max_age * 1.05));
+		is_old(vacuum->relfrozenxid, vacuum->relminmxid) || vacuum_xid_failsafe_check(&oldest);
 }
 
 /*
@@ -190,7 +174,9 @@ guards_is_needed(GuardedVacuum *vacuum)
 bool
 guards_worker_is_needed(GuardedVacuum *vacuum)
 {
-	return vacuum->is_autovacuum && is_old(NULL, autovacuum_freeze_max_age, most_multis());
+	const struct VacuumCutoffs oldest = find_oldest();
+
+	return vacuum->is_autovacuum && is_old(oldest.relfrozenxid, oldest.relminmxid);
 }
 
 /* guards_raise_hurry -- from now on less holds a vacuum. */
@@ -239,12 +225,16 @@ guards_nap(long ms, Guard guard)
 	if (until < end)
 		pg_atomic_fetch_add_u64(&vacuum->held_ns[guard], end - Max(start, until));
 	CHECK_FOR_INTERRUPTS();
+	if (guarded.while_held != NULL && guarded.pins == 0)
+		guarded.while_held();
 }
 
-/* guards_begin_run -- begin to count for how long each guard holds the command that this process leads. */
+/* guards_begin_run -- see guards.h. */
 void
 guards_begin_run(void)
 {
+	/* what ended the run before may be over */
+	pg_atomic_write_u32(&guards_shared->vacuums[MyProcNumber].is_ending, 0);
 	for (int i = 0; i < NUM_GUARDS; i++)
 		pg_atomic_write_u64(&guards_shared->vacuums[MyProcNumber].held_ns[i], 0);
 }

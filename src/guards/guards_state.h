@@ -10,10 +10,13 @@
 #ifndef CYCLONE_GUARDS_STATE_H
 #define CYCLONE_GUARDS_STATE_H
 
+#include <math.h>
+
 #include "access/xlogdefs.h"
 #include "port/atomics.h"
 #include "storage/lwlock.h"
 
+#include "clock.h"
 #include "guards/guards.h"
 
 #define LAG_MARKS			256
@@ -60,7 +63,6 @@ typedef enum DiskHolder
 typedef struct LagLaw
 {
 	double		speed;			/* bytes that it replays a second */
-	double		others;			/* bytes that others write a second */
 	double		unreported;		/* seconds since it last told of progress */
 } LagLaw;
 
@@ -72,8 +74,6 @@ typedef struct LagSeen
 	double		lag;			/* s */
 	double		backlog;		/* bytes, now */
 	double		replayed;		/* bytes, since then */
-	double		written;		/* likewise, by all */
-	double		ours;			/* of these */
 } LagSeen;
 
 /* A standby or a subscriber, by its walsender */
@@ -94,7 +94,6 @@ typedef struct LagWatch
 {
 	uint64		time;			/* of the last look; 0: there was none */
 	XLogRecPtr	flushed;		/* then */
-	uint64		ours;			/* what vacuums had written then */
 	uint64		nmarks;			/* how many there have been */
 	uint64		mark_time[LAG_MARKS];
 	XLogRecPtr	mark_flushed[LAG_MARKS];
@@ -119,13 +118,7 @@ typedef struct GuardedVacuum
 	GuardPause	pause;
 
 	/* written by all of its processes; for all that the session does */
-	pg_atomic_uint64 next_disk_look;
-	pg_atomic_uint32 disk_stops;	/* a DiskHolder */
-	pg_atomic_uint64 disk_stop_start;	/* 0: it doesn't */
-	pg_atomic_uint64 disk_free; /* bytes, then */
-	pg_atomic_uint64 disk_bound;
-	pg_atomic_uint32 has_warned;	/* that it goes on nevertheless */
-	pg_atomic_uint64 min_free_disk; /* by the leader; a double: see settings.h */
+	pg_atomic_uint64 disk_stop_start;	/* 0: disk_stops is DISK_NONE */
 
 	/* from here on zeroed when a command begins; written by the leader, under the lock */
 	int			pid;			/* 0: no vacuum */
@@ -137,6 +130,12 @@ typedef struct GuardedVacuum
 	pg_atomic_uint32 relid;
 
 	/* written by all of its processes */
+	pg_atomic_uint64 next_disk_look;
+	pg_atomic_uint32 disk_stops;	/* a DiskHolder */
+	pg_atomic_uint64 disk_free; /* bytes, then */
+	pg_atomic_uint64 disk_bound;
+	pg_atomic_uint32 has_warned;	/* that it goes on nevertheless */
+	pg_atomic_uint64 min_free_disk; /* by the leader; a double: see settings.h */
 	pg_atomic_uint32 hurry;		/* a GuardHurry */
 	pg_atomic_uint32 is_ending; /* as too little is free */
 	pg_atomic_uint64 held_ns[NUM_GUARDS];
@@ -151,7 +150,6 @@ typedef struct GuardsShared
 	/* WAL of all vacuums */
 	pg_atomic_uint64 wal_rate;	/* bytes a second; 0: no bound */
 	pg_atomic_uint64 wal_paid_until;
-	pg_atomic_uint64 wal_written;	/* and paid for */
 
 	/* lag of standbys */
 	pg_atomic_uint32 max_lag_ms;	/* 0: no bound */
@@ -187,18 +185,16 @@ extern char *guards_vacuum_name(GuardedVacuum *vacuum);
 extern bool wal_rate_is_due(void);
 extern bool wal_rate_is_ahead(uint64 now);
 extern void wal_rate_pay(void);
-extern void wal_rate_leave(void);
 
 /* lag_law.c returns bytes a second, and knows nothing of the server. */
 extern double lag_law_step(LagLaw *law, const LagSeen *seen);
 
-/* lag.c: the first may raise errors. */
+/* lag.c: it may raise errors. */
 extern void guards_look_at_standbys(uint64 now);
-extern double lag_rate_in_force(void);
 
-/* disk.c: the first may raise errors, and disk_end_vacuum does. */
+/* disk.c: the first two may raise errors, and disk_end_vacuum does. */
 extern void guards_look_at_disk(uint64 now);
-extern bool disk_has_waited(GuardedVacuum *vacuum, uint64 now);
+extern void disk_end_if_due(GuardedVacuum *vacuum);
 extern void disk_end_vacuum(GuardedVacuum *vacuum, DiskHolder holder, const char *path);
 extern const char *disk_holder_name(DiskHolder holder);
 
@@ -214,6 +210,23 @@ static inline GuardHurry
 guards_hurry_of(GuardedVacuum *vacuum)
 {
 	return (GuardHurry) pg_atomic_read_u32(&vacuum->hurry);
+}
+
+/*
+ * guards_lag_rate
+ *		How much WAL standbys let this process's vacuum write, in bytes a second: INFINITY
+ *		for no bound, 0 for nothing.  What was seen some time ago is no reason to crawl.
+ */
+static inline double
+guards_lag_rate(void)
+{
+	GuardedVacuum *vacuum = guarded.vacuum;
+	double		rate = read_double(&guards_shared->lag_rate);
+
+	if (isinf(rate) || guards_hurry_of(vacuum) >= HURRY_NO_WAITING ||
+		now_ns() > pg_atomic_read_u64(&guards_shared->next_look) + LOOK_COUNTS_NS)
+		return INFINITY;
+	return vacuum->readers_wait ? Max(rate, SLOW_RATE) : rate;
 }
 
 #endif							/* CYCLONE_GUARDS_STATE_H */

@@ -20,8 +20,6 @@
  */
 #include "postgres.h"
 
-#include <math.h>
-
 #include "access/xlog.h"
 #include "miscadmin.h"
 #include "replication/walsender.h"
@@ -29,7 +27,6 @@
 #include "storage/spin.h"
 #include "utils/timestamp.h"
 
-#include "clock.h"
 #include "compat.h"
 #include "debug_point.h"
 #include "guards/guards_state.h"
@@ -42,9 +39,7 @@
 
 static int	look_at_all(uint64 now, uint32 max_lag_ms);
 static bool look_at_one(LagStandby *standby, WalSnd *walsnd, uint64 now, LagSeen *seen);
-static void note_mark(LagWatch *watch, uint64 now, double bound);
 static double rate_for(LagStandby *standby, const LagSeen *seen, uint64 now, XLogRecPtr flushed);
-static uint64 longest_stop(double bound);
 static double seconds_behind(const LagWatch *watch, uint64 now, XLogRecPtr replayed, TimeOffset server_lag);
 
 /* guards_look_at_standbys -- look, unless a process has just looked, or is looking. */
@@ -82,13 +77,15 @@ look_at_all(uint64 now, uint32 max_lag_ms)
 {
 	GuardsShared *shared = guards_shared;
 	LagWatch   *watch = &shared->lag_watch;
-	LagWatch	before = {.time = watch->time,.flushed = watch->flushed,.ours = watch->ours};
-	LagSeen		seen = {.bound = max_lag_ms / 1000.0,.seconds = (double) LOOK_NS / NS_PER_S};
+	bool		is_first = watch->time == 0 || now > watch->time + GAP_NS;
+	LagSeen		seen = {
+		.bound = max_lag_ms / 1000.0,
+		.seconds = (double) (is_first ? LOOK_NS : now - watch->time) / NS_PER_S
+	};
 	double		least = INFINITY,
 				lag = 0;
 	int			slowest = 0,
 				others = 0;
-	bool		is_first = before.time == 0 || now > before.time + GAP_NS;
 
 	if (max_lag_ms == 0 || RecoveryInProgress())
 	{
@@ -97,17 +94,16 @@ look_at_all(uint64 now, uint32 max_lag_ms)
 		return 0;
 	}
 	watch->time = now;
-	watch->ours = pg_atomic_read_u64(&shared->wal_written);
 	watch->flushed = GetFlushRecPtr(NULL);
 	if (is_first)
 		watch->nmarks = 0;
-	else
+	/* marks are to reach back for twice the bound */
+	if (watch->nmarks == 0 ||
+		now >= watch->mark_time[(watch->nmarks - 1) % LAG_MARKS] + (uint64) (2 * seen.bound * NS_PER_S / LAG_MARKS))
 	{
-		seen.seconds = (double) (now - before.time) / NS_PER_S;
-		seen.written = watch->flushed - before.flushed;
-		seen.ours = Min(watch->ours - before.ours, seen.written);
+		watch->mark_time[watch->nmarks % LAG_MARKS] = now;
+		watch->mark_flushed[watch->nmarks++ % LAG_MARKS] = watch->flushed;
 	}
-	note_mark(watch, now, seen.bound);
 	for (int i = 0; i < max_wal_senders; i++)
 	{
 		LagStandby *standby = &shared->standbys[i];
@@ -174,25 +170,12 @@ look_at_one(LagStandby *standby, WalSnd *walsnd, uint64 now, LagSeen *seen)
 	return pid != 0;
 }
 
-/* note_mark -- note where the WAL is; marks are to reach back for twice the bound. */
-static void
-note_mark(LagWatch *watch, uint64 now, double bound)
-{
-	uint64		distance = Max(LOOK_NS, (uint64) (2 * bound * NS_PER_S / LAG_MARKS));
-
-	Assert(bound > 0);
-	if (watch->nmarks > 0 && now < watch->mark_time[(watch->nmarks - 1) % LAG_MARKS] + distance)
-		return;
-	watch->mark_time[watch->nmarks % LAG_MARKS] = now;
-	watch->mark_flushed[watch->nmarks % LAG_MARKS] = watch->flushed;
-	watch->nmarks++;
-}
-
 /* rate_for -- how much vacuums may write for the sake of this standby; 0: they stand still. */
 static double
 rate_for(LagStandby *standby, const LagSeen *seen, uint64 now, XLogRecPtr flushed)
 {
 	double		rate = lag_law_step(&standby->law, seen);
+	double		longest_ms = DEBUG_LIMIT(longest_hold, Max(LONGEST_STOP_MS, 2000 * seen->bound));
 	bool		is_through = standby->replayed >= standby->stop_end;
 
 	if (seen->lag < seen->bound && (is_through || !standby->is_others))
@@ -208,15 +191,8 @@ rate_for(LagStandby *standby, const LagSeen *seen, uint64 now, XLogRecPtr flushe
 		return 0;
 	}
 	standby->is_others = standby->is_others || is_through ||
-		now >= standby->stop_start + longest_stop(seen->bound);
+		now >= standby->stop_start + (uint64) (longest_ms * NS_PER_MS);
 	return standby->is_others ? SLOW_RATE : 0;
-}
-
-/* longest_stop -- for how long vacuums stand still for a standby, in ns. */
-static uint64
-longest_stop(double bound)
-{
-	return (uint64) DEBUG_LIMIT(longest_hold, Max(LONGEST_STOP_MS, 2000 * bound)) * NS_PER_MS;
 }
 
 /*
@@ -249,21 +225,4 @@ seconds_behind(const LagWatch *watch, uint64 now, XLogRecPtr replayed, TimeOffse
 	}
 	return Max((double) (now - next_time) / NS_PER_S,
 			   server_lag > 0 ? (double) server_lag / USECS_PER_SEC : 0);
-}
-
-/*
- * lag_rate_in_force
- *		How much WAL standbys let this process's vacuum write, in bytes a second: INFINITY
- *		for no bound, 0 for nothing.  What was seen some time ago is no reason to crawl.
- */
-double
-lag_rate_in_force(void)
-{
-	GuardedVacuum *vacuum = guarded.vacuum;
-	double		rate = read_double(&guards_shared->lag_rate);
-
-	if (guards_hurry_of(vacuum) >= HURRY_NO_WAITING ||
-		now_ns() > pg_atomic_read_u64(&guards_shared->next_look) + LOOK_COUNTS_NS)
-		return INFINITY;
-	return vacuum->readers_wait ? Max(rate, SLOW_RATE) : rate;
 }

@@ -12,14 +12,12 @@
  */
 #include "postgres.h"
 
-#include <math.h>
-
 #include "guards/guards_state.h"
 
 /* The wanted part of the backlog that the bound allows */
-#define PART				0.5
+#define PART				0.4
 /* The part of the bound in which a difference is made good */
-#define TIME_PART			0.5
+#define TIME_PART			0.35
 /* A standby that has more than this to do, in seconds, has a backlog. */
 #define BUSY_SECONDS		0.3
 /* An unknown standby is taken for a slow one; the guess grows at this rate. */
@@ -40,8 +38,6 @@ static void learn_speed(LagLaw *law, const LagSeen *seen);
 double
 lag_law_step(LagLaw *law, const LagSeen *seen)
 {
-	double		part = Min(seen->seconds / AVERAGE_SECONDS, 1);
-	double		others = Max(seen->written - seen->ours, 0) / seen->seconds;
 	double		rate;
 
 	Assert(seen->seconds > 0 && seen->bound > 0);
@@ -52,12 +48,11 @@ lag_law_step(LagLaw *law, const LagSeen *seen)
 		learn_speed(law, seen);
 	if (seen->replayed > 0 || seen->backlog <= 0)
 		law->unreported = 0;
-	law->others += (others - law->others) * part;
 
 	if (seen->lag >= seen->bound)
 		return 0;
 	rate = law->speed + (PART * seen->bound * law->speed - seen->backlog) / (TIME_PART * seen->bound);
-	return Max(rate - law->others, LEAST_RATE);
+	return Max(rate, LEAST_RATE);
 }
 
 /* learn_speed -- the standby has told of progress: how fast has it been since it last did? */

@@ -20,12 +20,9 @@
  */
 #include "postgres.h"
 
-#include <math.h>
-
 #include "commands/vacuum.h"
 #include "miscadmin.h"
 
-#include "clock.h"
 #include "guards/guards_state.h"
 
 /* For so much time at that rate a process pays at once. */
@@ -35,29 +32,19 @@
 /* WAL that takes less time at that rate isn't looked at, up to this number of bytes. */
 #define CHARGE_SECONDS		0.002
 #define GREATEST_CHARGE		(256 * 1024.0)
-/* At most this much of what a process owes at its end others pay for. */
-#define LONGEST_DEBT_NS		((uint64) NS_PER_S)
 
-static double rate_in_force(Guard *guard);
+static double rate_in_force(void);
 static bool pay_slice(double rate, uint64 now);
-static void settle(uint64 bytes);
 
-/* rate_in_force -- in bytes a second, INFINITY if there is none, 0 if nothing is to be written; which guard sets it. */
+/* rate_in_force -- in bytes a second, INFINITY if there is none, 0 if nothing is to be written. */
 static double
-rate_in_force(Guard *guard)
+rate_in_force(void)
 {
 	uint64		wal_rate = pg_atomic_read_u64(&guards_shared->wal_rate);
-	double		rate = wal_rate == 0 ? INFINITY : wal_rate;
-	double		lag_rate;
 
-	*guard = GUARD_WAL_RATE;
 	if (VacuumFailsafeActive || guards_hurry_of(guarded.vacuum) >= HURRY_ALL)
 		return INFINITY;
-	lag_rate = lag_rate_in_force();
-	if (lag_rate >= rate)
-		return rate;
-	*guard = GUARD_LAG;
-	return lag_rate;
+	return fmin(wal_rate == 0 ? INFINITY : wal_rate, guards_lag_rate());
 }
 
 /* wal_rate_is_due -- has this process written as much as is worth a look at the clock, or to sleep still? */
@@ -65,21 +52,12 @@ bool
 wal_rate_is_due(void)
 {
 	uint64		unpaid = guards_unpaid_wal();
-	Guard		guard;
 	double		rate;
 
 	if (unpaid == 0 && guarded.wal_until == 0)
 		return false;
-	rate = rate_in_force(&guard);
+	rate = rate_in_force();
 	return guarded.wal_until != 0 || unpaid > Min(rate * CHARGE_SECONDS, GREATEST_CHARGE);
-}
-
-/* settle -- the next bytes of this process are paid for: add them to what all vacuums have written. */
-static void
-settle(uint64 bytes)
-{
-	guarded.wal_paid += bytes;
-	pg_atomic_fetch_add_u64(&guards_shared->wal_written, bytes);
 }
 
 /* pay_slice -- pay for the next slice; false if there is nothing to pay for, or vacuums stand still. */
@@ -87,29 +65,29 @@ static bool
 pay_slice(double rate, uint64 now)
 {
 	uint64		unpaid = guards_unpaid_wal();
-	uint64		slice = Min(unpaid, (uint64) (rate * SLICE_MS / 1000) + 1);
+	uint64		slice = isinf(rate) ? unpaid : Min(unpaid, (uint64) (rate * SLICE_MS / 1000) + 1);
 
 	guarded.wal_until = 0;
 	if (slice == 0 || rate <= 0)
 		return false;
-	settle(slice);
+	guarded.wal_paid += slice;
+	if (isinf(rate))
+		return false;
 	guarded.wal_until = clock_pay(&guards_shared->wal_paid_until, now,
 								  (uint64) (slice * (double) NS_PER_S / rate));
 	return true;
 }
 
-/* wal_rate_is_ahead -- in the server's code, where this process doesn't sleep: has it written more than is paid for? */
+/*
+ * wal_rate_is_ahead
+ *		Where this process doesn't sleep, in the server's code or at its end: pay for a
+ *		slice.  Has it written more than is paid for?
+ */
 bool
 wal_rate_is_ahead(uint64 now)
 {
-	Guard		guard;
-	double		rate;
-
-	if (!wal_rate_is_due())
-		return false;
-	rate = rate_in_force(&guard);
-	return !isinf(rate) &&
-		(guarded.wal_until > now || (pay_slice(rate, now) && guarded.wal_until > now));
+	return wal_rate_is_due() &&
+		(guarded.wal_until > now || (pay_slice(rate_in_force(), now) && guarded.wal_until > now));
 }
 
 /*
@@ -126,41 +104,19 @@ wal_rate_pay(void)
 	while (!guards_hold_is_due())
 	{
 		uint64		now = now_ns();
-		Guard		guard;
-		double		rate = rate_in_force(&guard);
+			double		rate = rate_in_force();
 
-		if (isinf(rate))
-		{
-			settle(guards_unpaid_wal());
-			guarded.wal_until = 0;
-			return;
-		}
 		/* less than the least nap is slept with what comes next */
-		if (guarded.wal_until < now + LEAST_NAP_NS)
+		if (guarded.wal_until < now + LEAST_NAP_NS || isinf(rate))
 		{
 			if (!pay_slice(rate, now))
 				return;
 			continue;
 		}
-		guards_nap(Min((guarded.wal_until - now) / NS_PER_MS, SLICE_MS), guard);
+		guards_nap(Min((guarded.wal_until - now) / NS_PER_MS, SLICE_MS),
+				   rate < guards_lag_rate() ? GUARD_WAL_RATE : GUARD_LAG);
 		if (guarded.pins > 0)
 			return;
-		if (guarded.while_held != NULL)
-			guarded.while_held();
 		guards_look_at_standbys(now_ns());
 	}
-}
-
-/* wal_rate_leave -- this process takes part no more: the next writers pay for what it hasn't paid for. */
-void
-wal_rate_leave(void)
-{
-	uint64		unpaid = guards_unpaid_wal();
-	Guard		guard;
-	double		rate = rate_in_force(&guard);
-
-	if (unpaid > 0 && rate > 0 && !isinf(rate))
-		(void) clock_pay(&guards_shared->wal_paid_until, now_ns(),
-						 (uint64) Min(unpaid * (double) NS_PER_S / rate, LONGEST_DEBT_NS));
-	settle(unpaid);
 }

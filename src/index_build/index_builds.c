@@ -193,7 +193,7 @@ build_at_once(IndexBuilds *builds, IndexBuildsResult *result)
 					   add_size(list_size, builds_btrees_room(builds)), false);
 	leader.shared = shared = team_shared(team);
 	shared->leader_pid = MyProcPid;
-	shared->leader_number = guards_leader();
+	shared->leader_number = MyProcNumber;
 	shared->relid = builds->relid;
 	/* without a segment there won't be workers */
 	shared->has_files = team_segment(team) != NULL;

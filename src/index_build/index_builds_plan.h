@@ -74,7 +74,7 @@ typedef struct TeamShared
 {
 	/* constant once the team begins to build */
 	int			leader_pid;
-	int			leader_number;	/* guards_leader() */
+	int			leader_number;	/* its MyProcNumber */
 	Oid			relid;
 	bool		has_files;
 	uint32		nbuilds;

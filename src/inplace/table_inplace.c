@@ -41,7 +41,6 @@
 #include "compat.h"
 #include "debug_point.h"
 #include "engine/table_vacuum.h"
-#include "guards/guards.h"
 #include "inplace/inplace.h"
 #include "inplace/inplace_report.h"
 #include "inplace/move_batch.h"
@@ -157,7 +156,6 @@ table_inplace(Oid relid, const VacuumParams *params, BufferAccessStrategy ring,
 
 	tables_begun++;
 	audit_mark_forget();
-	guards_forget_disk();
 	/* an error outside of a transaction would not end the session's lock */
 	transaction_begin(false);
 	context = AllocSetContextCreate(parent, "Compaction", ALLOCSET_DEFAULT_SIZES);

@@ -82,7 +82,7 @@ pace_create(PaceShared *shared, Oid relid, bool readers_wait)
 
 	my_pace.shared = shared;
 	process_publish(&pace_command.settings);
-	guards_begin_table(relid, readers_wait);
+	guards_begin_table(relid, readers_wait, pace_command.in_a_hurry);
 	pace_join(shared);
 	view_begin_row(shared);
 }

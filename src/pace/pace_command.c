@@ -121,7 +121,6 @@ pace_hurry(void)
 {
 	Assert(pace_command.is_running);
 	pace_command.in_a_hurry = true;
-	guards_hurry();
 	command_adapt_settings(&pace_command.settings);
 	command_change_target();
 }
