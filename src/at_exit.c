@@ -22,7 +22,6 @@
 
 #include "at_exit.h"
 #include "compat.h"
-#include "debug_point.h"
 
 #define MAX_ROUTINES	12
 
@@ -42,10 +41,7 @@ at_exit(void (*routine) (void))
 
 	Assert(nroutines < MAX_ROUTINES);
 	if (nroutines == 0)
-	{
-		DEBUG_POINT("at-exit");
 		before_shmem_exit(call_last, (Datum) 0);
-	}
 	routines[nroutines++] = routine;
 }
 

@@ -88,6 +88,41 @@ typedef struct PruneResult
 	OffsetNumber deadoffsets[MaxHeapTuplesPerPage];
 } PruneResult;
 
+/* Does a record that clears a heap page's bits in the visibility map name the map's page? */
+#if PG_VERSION_NUM >= 190000 || SERVER_HAS_HEAP_MULTI_INSERT_BLKREF_VM
+#define COMPAT_LOGS_MAP		true
+#else
+#define COMPAT_LOGS_MAP		false
+#define HEAP_MULTI_INSERT_BLKREF_VM	0
+#endif
+
+/*
+ * compat_lock_map
+ *		Locks the map's page before a critical section in which it changes together with
+ *		the heap page, if it is to stay locked until one record has logged both.
+ */
+static inline void
+compat_lock_map(Buffer vmbuffer)
+{
+	if (COMPAT_LOGS_MAP)
+		LockBuffer(vmbuffer, BUFFER_LOCK_EXCLUSIVE);
+}
+
+/* compat_unlock_map -- release that lock, after it. */
+static inline void
+compat_unlock_map(Buffer vmbuffer)
+{
+	if (COMPAT_LOGS_MAP)
+		LockBuffer(vmbuffer, BUFFER_LOCK_UNLOCK);
+}
+
+/* compat_register_map -- register the map's page with the record being made. */
+static inline void
+compat_register_map(Buffer vmbuffer)
+{
+	XLogRegisterBuffer(HEAP_MULTI_INSERT_BLKREF_VM, vmbuffer, 0);
+}
+
 #if PG_VERSION_NUM >= 190000
 #include "compat/pg19.h"
 #elif PG_VERSION_NUM >= 180000

@@ -120,69 +120,15 @@ compat_server_logs_map(void)
 	return visibilitymap_clear_locked != NULL;
 }
 
-#if SERVER_HAS_HEAP_MULTI_INSERT_BLKREF_VM
-
-#define COMPAT_LOGS_MAP true
-
-/* compat_lock_map -- lock the map's page, before a critical section. */
-static inline void
-compat_lock_map(Buffer vmbuffer)
-{
-	LockBuffer(vmbuffer, BUFFER_LOCK_EXCLUSIVE);
-}
-
-/* compat_unlock_map -- release that lock, after it. */
-static inline void
-compat_unlock_map(Buffer vmbuffer)
-{
-	LockBuffer(vmbuffer, BUFFER_LOCK_UNLOCK);
-}
-
 /* compat_clear_map -- clear a page's bits; is the map's page to be registered? */
 static inline bool
 compat_clear_map(Relation rel, BlockNumber blkno, Buffer vmbuffer)
 {
-	return visibilitymap_clear_locked(rel, blkno, vmbuffer, VISIBILITYMAP_VALID_BITS);
-}
-
-/* compat_register_map -- register the map's page with the record being made. */
-static inline void
-compat_register_map(Buffer vmbuffer)
-{
-	XLogRegisterBuffer(HEAP_MULTI_INSERT_BLKREF_VM, vmbuffer, 0);
-}
-
-#else
-
-#define COMPAT_LOGS_MAP false
-
-/* compat_lock_map -- lock the map's page, before a critical section. */
-static inline void
-compat_lock_map(Buffer vmbuffer)
-{
-}
-
-/* compat_unlock_map -- release that lock, after it. */
-static inline void
-compat_unlock_map(Buffer vmbuffer)
-{
-}
-
-/* compat_clear_map -- clear a page's bits; is the map's page to be registered? */
-static inline bool
-compat_clear_map(Relation rel, BlockNumber blkno, Buffer vmbuffer)
-{
+	if (COMPAT_LOGS_MAP)
+		return visibilitymap_clear_locked(rel, blkno, vmbuffer, VISIBILITYMAP_VALID_BITS);
 	(void) visibilitymap_clear(rel, blkno, vmbuffer, VISIBILITYMAP_VALID_BITS);
 	return false;
 }
-
-/* compat_register_map -- register the map's page with the record being made. */
-static inline void
-compat_register_map(Buffer vmbuffer)
-{
-}
-
-#endif							/* SERVER_HAS_HEAP_MULTI_INSERT_BLKREF_VM */
 
 /* compat_clear_wrong_map -- clear bits that are set by mistake, unlogged. */
 static inline void

@@ -85,30 +85,10 @@ compat_buffer_is_locked_exclusively(Buffer buffer)
  *		Does the running server log that a heap page's bits in the visibility map are
  *		cleared?  COMPAT_LOGS_MAP says whether the library does.
  */
-#define COMPAT_LOGS_MAP true
-
 static inline bool
 compat_server_logs_map(void)
 {
 	return true;
-}
-
-/*
- * compat_lock_map
- *		Locks the map's page before a critical section in which it changes together with
- *		the heap page.  It stays locked until one record has logged both.
- */
-static inline void
-compat_lock_map(Buffer vmbuffer)
-{
-	LockBuffer(vmbuffer, BUFFER_LOCK_EXCLUSIVE);
-}
-
-/* compat_unlock_map -- release that lock, after it. */
-static inline void
-compat_unlock_map(Buffer vmbuffer)
-{
-	LockBuffer(vmbuffer, BUFFER_LOCK_UNLOCK);
 }
 
 /*
@@ -120,13 +100,6 @@ static inline bool
 compat_clear_map(Relation rel, BlockNumber blkno, Buffer vmbuffer)
 {
 	return visibilitymap_clear(rel, blkno, vmbuffer, VISIBILITYMAP_VALID_BITS);
-}
-
-/* compat_register_map -- register the map's page with the record being made. */
-static inline void
-compat_register_map(Buffer vmbuffer)
-{
-	XLogRegisterBuffer(HEAP_MULTI_INSERT_BLKREF_VM, vmbuffer, 0);
 }
 
 /*

@@ -40,7 +40,6 @@
 
 static void join_btree(BtreeBuild *build, SharedFileSet *files, BufFile *only, Relation heap,
 					   Relation index);
-static void take_metapage(BtreeBuild *build, Relation index);
 static void build_part(PartSort *sort, SharedFileSet *files, Relation heap);
 static void new_btree_begin(NewBtree *btree, BtreeBuild *build, Relation heap, Relation index);
 static char *downlinks_name(const BtreeBuild *build, int part);
@@ -81,20 +80,11 @@ btree_build_begin(BtreeBuild *build, const BtreeSample *sample, int nparts, Rela
 	}
 	Assert(next == nparts);
 
-	/* it has a metapage if it was to be divided */
-	if (RelationGetNumberOfBlocks(index) > 1)
+	if (RelationGetNumberOfBlocks(index) > 0)
 		elog(ERROR, "index \"%s\" is not empty", RelationGetRelationName(index));
 	new_blocks_init(&build->blocks);
-	new_blocks_go_on_behind(index, &build->blocks);
+	/* the metapage is written last, but is the first block */
 	if (nparts > 1)
-		take_metapage(build, index);
-}
-
-/* take_metapage -- it is written last, but is the first block. */
-static void
-take_metapage(BtreeBuild *build, Relation index)
-{
-	if (pg_atomic_read_u32(&build->blocks.nblocks) == 0)
 		(void) new_blocks_take(index, &build->blocks, 1);
 }
 
@@ -180,7 +170,7 @@ btree_build_pages(PartSort *sort, SharedFileSet *files, Relation heap)
 		entry_sort_end_ties(sort->sort, btree_sort_compare_ties, sort);
 
 	if (is_whole)
-		take_metapage(build, part->index);
+		(void) new_blocks_take(part->index, &build->blocks, 1);
 	new_btree_begin(&btree, build, heap, part->index);
 	downlinks = is_whole ? BufFileCreateTemp(false) :
 		BufFileCreateFileSet(&files->fs, downlinks_name(build, part->number));

@@ -33,7 +33,6 @@ typedef struct BtreePart
 	int			number;
 	Relation	index;
 	IndexInfo  *info;
-	int			key_columns;	/* for key_code_begin */
 	Size		tuple_size;		/* about what a tuple takes, if entries need
 								 * one */
 	BtreeCollection *collection;	/* where its entries are; NULL: it is the
@@ -50,9 +49,8 @@ typedef struct BtreePart
  * The leader calls btree_sample for an index of a heap that no process changes, to divide
  * it into at most nparts parts; NULL if there are too few rows.  A single part needs no
  * sample.  When the index has an empty file, and before any process builds a part, the
- * leader calls btree_build_begin, for shared memory of btree_build_size.  It does so once
- * more if the index is to be whole after all.  When all parts are ready it calls
- * btree_build_end.
+ * leader calls btree_build_begin, for shared memory of btree_build_size.  When all parts
+ * are ready it calls btree_build_end.
  *
  * btree_build_whole builds different indexes of one part each, with one pass over the table
  * and at most maintenance_work_mem.  btree_build_collected builds a part whose entries have
@@ -62,7 +60,7 @@ typedef struct BtreePart
  *
  * The indexes are locked exclusively, and the table against changes.
  */
-extern BtreeSample *btree_sample(Relation heap, Relation index, int key_columns, int nparts);
+extern BtreeSample *btree_sample(Relation heap, Relation index, int nparts);
 extern Size btree_build_size(int nparts);
 extern void btree_build_begin(BtreeBuild *build, const BtreeSample *sample, int nparts,
 							  Relation index);
@@ -76,16 +74,13 @@ extern void btree_build_end(BtreeBuild *build, SharedFileSet *files,
  * share.  This is for indexes that are divided into nparts parts, and whose entries are
  * integers without tuples, of entry_sizes bytes in all.  The leader gets a segment of
  * btree_collection_size, for a table of not more rows than that, and calls
- * btree_collection_begin.  When all members are through with btree_collect_rows, it
- * calls btree_collection_is_whole.  If that is false, the indexes are built whole.  parts
- * has one part of each index.  Each process may use maintenance_work_mem less its share of
- * the segment.
+ * btree_collection_begin.  Then all members call btree_collect_rows: parts has one part of
+ * each index.  Each process may use maintenance_work_mem less its share of the segment.
  */
 extern Size btree_collection_size(double rows, BlockNumber nblocks, int nparts, int nindexes,
 								  Size entry_sizes);
 extern void btree_collection_begin(BtreeCollection *collection, Size size, BlockNumber nblocks,
 								   int nparts, int nindexes);
-extern bool btree_collection_is_whole(BtreeCollection *collection);
 extern void btree_collect_rows(BtreeCollection *collection, BtreePart *parts, Relation heap);
 
 /* seconds_since -- how long ago that was. */

@@ -127,7 +127,7 @@ extern void btree_sort_begin(PartSort *sort, BtreePart *part);
 extern void btree_sort_rows(TablePass *pass);
 extern int	btree_sort_compare_ties(const void *a, const void *b, void *arg);
 
-/* in btree_collect.c: take a part's entries out of a collection that is whole. */
+/* in btree_collect.c: take a part's entries out of a collection. */
 extern void btree_collect_take(BtreeCollection *collection, PartSort *sort);
 
 /*

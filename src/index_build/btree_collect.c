@@ -63,7 +63,6 @@ struct BtreeCollection
 								 * it has no entries */
 
 	pg_atomic_uint32 next_range;	/* to be claimed */
-	pg_atomic_uint32 is_broken;
 	pg_atomic_uint64 used;		/* bytes, from the beginning */
 	pg_atomic_uint64 rows;		/* that aren't dead */
 };
@@ -98,7 +97,7 @@ typedef struct Collecting
 	BlockNumber range;			/* in hand */
 } Collecting;
 
-static void take_sample(BtreeSample *sample, Relation heap, Relation index, int key_columns, int npages);
+static void take_sample(BtreeSample *sample, Relation heap, Relation index, int npages);
 static HeapTuple random_row(Page page, BlockNumber blkno, pg_prng_state *random);
 static int	compare_samples(const void *a, const void *b, void *arg);
 static Size head_size(int nparts);
@@ -106,8 +105,8 @@ static void collect_begin_index(Collecting *collecting, BtreePart *part, Collect
 static bool next_range(void *arg, BlockNumber *next, BlockNumber *end);
 static bool collect_page(void *arg, HeapTuple rows, int nrows);
 static void collect_row(CollectedIndex *index, HeapTuple row, int nparts);
-static bool end_range(Collecting *collecting);
-static bool write_entries(BtreeCollection *collection, CollectedIndex *index, Size *place);
+static void end_range(Collecting *collecting);
+static void write_entries(BtreeCollection *collection, CollectedIndex *index, Size *place);
 
 /*
  * btree_sample
@@ -118,14 +117,14 @@ static bool write_entries(BtreeCollection *collection, CollectedIndex *index, Si
  * pages for each part is enough.
  */
 BtreeSample *
-btree_sample(Relation heap, Relation index, int key_columns, int nparts)
+btree_sample(Relation heap, Relation index, int nparts)
 {
 	BtreeSample *sample = palloc0_object(BtreeSample);
 
 	Assert(CheckRelationLockedByMe(heap, ShareLock, true));
 	Assert(CheckRelationLockedByMe(index, AccessExclusiveLock, true));
 	Assert(nparts > 0);
-	take_sample(sample, heap, index, key_columns, nparts * SAMPLE_PAGES);
+	take_sample(sample, heap, index, nparts * SAMPLE_PAGES);
 	if (sample->nrows < (DEBUG_LIMIT(btree_parts, 0) > 0 ? 1 : nparts * MIN_SAMPLE_ROWS))
 		return NULL;
 	qsort_arg(sample->rows, sample->nrows, sizeof(SampleRow), compare_samples, sample);
@@ -139,11 +138,11 @@ btree_sample(Relation heap, Relation index, int key_columns, int nparts)
  * Dead rows are as good as live ones.
  */
 static void
-take_sample(BtreeSample *sample, Relation heap, Relation index, int key_columns, int npages)
+take_sample(BtreeSample *sample, Relation heap, Relation index, int npages)
 {
 	BufferAccessStrategy strategy = GetAccessStrategy(BAS_BULKREAD);
 	TupleTableSlot *slot = MakeSingleTupleTableSlot(RelationGetDescr(heap), &TTSOpsHeapTuple);
-	KeyCode    *code = key_code_begin(index, key_columns);
+	KeyCode    *code = key_code_begin(index);
 	EntryMaker	maker;
 	BlockSamplerData sampler;
 	pg_prng_state random;
@@ -266,18 +265,10 @@ btree_collection_begin(BtreeCollection *collection, Size size, BlockNumber nbloc
 	memset(range_place(collection, 0, 0), 0,
 		   (Size) nindexes * collection->nranges * sizeof(Size));
 	pg_atomic_init_u32(&collection->next_range, 0);
-	pg_atomic_init_u32(&collection->is_broken, 0);
 	pg_atomic_init_u64(&collection->used,
 					   (char *) range_place(collection, nindexes - 1, collection->nranges - 1) +
 					   sizeof(Size) - (char *) collection);
 	pg_atomic_init_u64(&collection->rows, 0);
-}
-
-/* btree_collection_is_whole -- are all entries there? */
-bool
-btree_collection_is_whole(BtreeCollection *collection)
-{
-	return pg_atomic_read_u32(&collection->is_broken) == 0;
 }
 
 /*
@@ -295,7 +286,7 @@ btree_collect_rows(BtreeCollection *collection, BtreePart *parts, Relation heap)
 	for (int i = 0; i < collection->nindexes; i++)
 		collect_begin_index(&collecting, &parts[i], &collecting.indexes[i]);
 	table_rows_read(&rows);
-	(void) end_range(&collecting);
+	end_range(&collecting);
 	pg_atomic_fetch_add_u64(&collection->rows, (uint64) rows.live);
 	for (int i = 0; i < collection->nindexes; i++)
 		btree_entry_maker_end(&collecting.indexes[i].maker);
@@ -311,7 +302,7 @@ collect_begin_index(Collecting *collecting, BtreePart *part, CollectedIndex *ind
 
 	Assert(part->build->nparts == collection->nparts);
 	btree_entry_maker_begin(&index->maker, part->info, collecting->slot);
-	index->code = key_code_begin(part->index, part->key_columns);
+	index->code = key_code_begin(part->index);
 	Assert(!key_code_has_tuples(index->code));
 	index->nwords = key_code_words(index->code);
 	index->entries = palloc_array(uint64, capacity * index->nwords);
@@ -346,8 +337,8 @@ collect_page(void *arg, HeapTuple rows, int nrows)
 	if (nrows == 0)
 		return true;
 	range = ItemPointerGetBlockNumber(&rows[0].t_self) / RANGE_BLOCKS;
-	if (range != collecting->range && !end_range(collecting))
-		return false;
+	if (range != collecting->range)
+		end_range(collecting);
 	collecting->range = range;
 
 	for (int i = 0; i < nrows; i++)
@@ -386,32 +377,25 @@ collect_row(CollectedIndex *index, HeapTuple row, int nparts)
 	index->counts[low]++;
 }
 
-/*
- * end_range
- *		Put the entries of the range in hand into shared memory.  Returns false if
- *		the collection is broken.
- */
-static bool
+/* end_range -- put the entries of the range in hand into shared memory. */
+static void
 end_range(Collecting *collecting)
 {
 	BtreeCollection *collection = collecting->collection;
 
 	if (collecting->range == InvalidBlockNumber)
-		return true;
+		return;
 	for (int i = 0; i < collection->nindexes; i++)
 	{
 		CollectedIndex *index = &collecting->indexes[i];
 
-		if (index->nentries > 0 &&
-			!write_entries(collection, index, range_place(collection, i, collecting->range)))
-			pg_atomic_write_u32(&collection->is_broken, 1);
+		if (index->nentries > 0)
+			write_entries(collection, index, range_place(collection, i, collecting->range));
 	}
-	DEBUG_POINT("rewrite-collect-range");
-	return btree_collection_is_whole(collection);
 }
 
-/* write_entries -- those of an index; false if there is no room. */
-static bool
+/* write_entries -- those of an index. */
+static void
 write_entries(BtreeCollection *collection, CollectedIndex *index, Size *place)
 {
 	int			nwords = index->nwords;
@@ -423,8 +407,9 @@ write_entries(BtreeCollection *collection, CollectedIndex *index, Size *place)
 	PartEnd		before = 0;
 
 	Assert(*place == 0);
+	/* its room is for as many rows as were copied */
 	if (start + size > collection->size)
-		return false;
+		elog(ERROR, "there are more entries than rows of a table");
 	for (int part = 0; part < nparts; part++)
 	{
 		ends[part] = before;
@@ -440,12 +425,11 @@ write_entries(BtreeCollection *collection, CollectedIndex *index, Size *place)
 	*place = start;
 	index->nentries = 0;
 	memset(index->counts, 0, nparts * sizeof(PartEnd));
-	return true;
 }
 
 /*
  * btree_collect_take
- *		Begin to sort the entries of a part: take them out of a collection that is whole.
+ *		Begin to sort the entries of a part: take them out of the collection.
  *
  * With what the segment leaves of this process's memory; the sort takes as much again.
  */
@@ -460,7 +444,7 @@ btree_collect_take(BtreeCollection *collection, PartSort *sort)
 	Size		total = 0;
 
 	Assert(collection != NULL && sort->sort == NULL);
-	Assert(!key_code_has_tuples(sort->code) && btree_collection_is_whole(collection));
+	Assert(!key_code_has_tuples(sort->code));
 	Assert(part->number >= 0 && part->number < collection->nparts);
 	for (int pass = 0; pass < 2; pass++)
 	{

@@ -46,7 +46,7 @@ btree_sort_begin(PartSort *sort, BtreePart *part)
 	Assert(CheckRelationLockedByMe(part->index, AccessExclusiveLock, true));
 
 	sort->part = part;
-	sort->code = key_code_begin(part->index, part->key_columns);
+	sort->code = key_code_begin(part->index);
 	if (key_code_has_tuples(sort->code))
 	{
 		sort->tuples = BumpContextCreate(CurrentMemoryContext, "tuples to be sorted",

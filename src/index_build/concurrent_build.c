@@ -43,8 +43,8 @@ concurrent_build_is_possible(Relation index, const IndexInfo *info)
 	if (index->rd_rel->relpersistence != RELPERSISTENCE_PERMANENT ||
 		info->ii_Expressions != NIL || info->ii_Predicate != NIL)
 		return false;
-	code = key_code_begin(index, KEY_CODE_ALL);
-	return code != NULL && key_code_stands_alone(code);
+	code = key_code_begin(index);
+	return code != NULL && !key_code_has_tuples(code);
 }
 
 /* concurrent_build -- fill an index with entries of the rows that a snapshot sees. */
@@ -67,8 +67,8 @@ concurrent_build(Relation heap, Relation index, IndexInfo *info)
 	Assert(!index->rd_index->indisready && !index->rd_index->indisvalid && info->ii_Concurrent);
 	Assert(ActiveSnapshotSet());
 	btree_build_begin(build, NULL, 1, index);
-	sort.code = key_code_begin(index, KEY_CODE_ALL);
-	Assert(key_code_stands_alone(sort.code));
+	sort.code = key_code_begin(index);
+	Assert(!key_code_has_tuples(sort.code));
 	/* half of the memory is for a second array */
 	entry_size = key_code_words(sort.code) * sizeof(uint64);
 	most = Min((Size) maintenance_work_mem * 1024 / 2 / entry_size,

@@ -33,11 +33,8 @@
 /* Stretches are merged if they are at least this long on average, and make few piles */
 #define SHORT_STRETCH	64
 #define MAX_PILES		16
-/* How many bytes are read from a run at a time, if memory allows it, and the least */
+/* How many bytes are read from a run at a time, if memory allows it */
 #define RUN_BUFFER		(256 * 1024)
-#define LEAST_BUFFER	BLCKSZ
-/* But so many runs are merged at a time, however small the array is */
-#define LEAST_RUNS		6
 
 /* Interrupts are served once in this many entries, a power of two */
 #define INTERRUPT_ENTRIES	(1024 * 1024)
@@ -119,12 +116,9 @@ static void sort_groups(EntrySort *sort, uint64 *entries, uint64 *other, Size n,
 						const Digit *last);
 static void sort_by_insertion(const EntrySort *sort, uint64 *entries, Size n);
 static void write_sorted_run(EntrySort *sort);
-static void add_run(EntrySort *sort, int64 nentries);
-static int	runs_at_a_time(const EntrySort *sort);
-static void merge_to_longer(EntrySort *sort);
-static void begin_merge(EntrySort *sort, Run *runs, int nruns);
+static void add_run(EntrySort *sort);
+static void begin_merge(EntrySort *sort);
 static const uint64 *next_merged(EntrySort *sort);
-static void end_merge(EntrySort *sort);
 static bool fill_buffer(const EntrySort *sort, Run *run);
 static int	compare_runs(Datum a, Datum b, void *arg);
 
@@ -210,9 +204,7 @@ entry_sort_perform(EntrySort *sort)
 	}
 	if (sort->nentries > 0)
 		write_sorted_run(sort);
-	while (sort->nruns > runs_at_a_time(sort))
-		merge_to_longer(sort);
-	begin_merge(sort, sort->runs, sort->nruns);
+	begin_merge(sort);
 }
 
 /* entry_sort_end_ties -- sort entries with equal keys by another comparison. */
@@ -268,7 +260,7 @@ entry_sort_end(EntrySort *sort)
 	if (sort->runs)
 		pfree(sort->runs);
 	if (sort->heap)
-		end_merge(sort);
+		binaryheap_free(sort->heap);
 	pfree(sort->entries);
 	pfree(sort);
 }
@@ -641,7 +633,7 @@ write_sorted_run(EntrySort *sort)
 	sort_entries(sort);
 	if (sort->file == NULL)
 		sort->file = BufFileCreateTemp(false);
-	add_run(sort, sort->nentries);
+	add_run(sort);
 	for (Size done = 0; done < sort->nentries;)
 	{
 		Size		n = Min(sort->nentries - done, RUN_BUFFER / sizeof(uint64) / sort->nwords);
@@ -655,9 +647,9 @@ write_sorted_run(EntrySort *sort)
 	MemoryContextSwitchTo(old);
 }
 
-/* add_run -- note a run of n entries, behind the last one in the file. */
+/* add_run -- note that the entries in the array become a run, behind the last one in the file. */
 static void
-add_run(EntrySort *sort, int64 nentries)
+add_run(EntrySort *sort)
 {
 	Run		   *run;
 
@@ -668,73 +660,32 @@ add_run(EntrySort *sort, int64 nentries)
 	run = &sort->runs[sort->nruns++];
 	memset(run, 0, sizeof(Run));
 	run->position = sort->nwritten;
-	run->nleft = nentries;
-	sort->nwritten += nentries;
+	run->nleft = sort->nentries;
+	sort->nwritten += sort->nentries;
 }
 
-/* runs_at_a_time -- how many may be merged with the array as their buffers? */
-static int
-runs_at_a_time(const EntrySort *sort)
-{
-	Size		n = sort->capacity * sort->nwords * sizeof(uint64) / LEAST_BUFFER;
-
-	return (int) Min(Max(n, LEAST_RUNS), INT_MAX);
-}
-
-/* merge_to_longer -- merge as many runs at a time as may be, to runs in another file. */
+/* begin_merge -- merge the runs, which share the array as buffers: an entry of each, at least. */
 static void
-merge_to_longer(EntrySort *sort)
+begin_merge(EntrySort *sort)
 {
-	MemoryContext old = MemoryContextSwitchTo(GetMemoryChunkContext(sort));
-	int			ntogether = runs_at_a_time(sort);
-	BufFile    *file = BufFileCreateTemp(false);
-	Run		   *runs = sort->runs;
-	int			nruns = sort->nruns;
-
-	sort->nruns = 0;
-	sort->nwritten = 0;
-	for (int first = 0; first < nruns; first += ntogether)
-	{
-		int			n = Min(ntogether, nruns - first);
-		int64		nentries = 0;
-		const uint64 *entry;
-
-		for (int i = first; i < first + n; i++)
-			nentries += runs[i].nleft;
-		begin_merge(sort, &runs[first], n);
-		while ((entry = next_merged(sort)) != NULL)
-			BufFileWrite(file, entry, sort->nwords * sizeof(uint64));
-		end_merge(sort);
-		add_run(sort, nentries);
-	}
-	pfree(runs);
-	BufFileClose(sort->file);
-	sort->file = file;
-	MemoryContextSwitchTo(old);
-}
-
-/* begin_merge -- merge these runs, which share the array as buffers. */
-static void
-begin_merge(EntrySort *sort, Run *runs, int nruns)
-{
-	Assert(sort->heap == NULL && sort->nentries == 0 && nruns > 0);
-	if (sort->capacity < nruns)
+	Assert(sort->heap == NULL && sort->nentries == 0 && sort->nruns > 0);
+	if (sort->capacity < sort->nruns)
 	{
 		MemoryContext context = GetMemoryChunkContext(sort->entries);
 
 		pfree(sort->entries);
-		sort->capacity = nruns;
+		sort->capacity = sort->nruns;
 		sort->entries = MemoryContextAllocHuge(context,
 											   mul_size(sort->capacity, sort->nwords * sizeof(uint64)));
 	}
-	sort->buffer_size = Min(sort->capacity / nruns,
+	sort->buffer_size = Min(sort->capacity / sort->nruns,
 							Max(RUN_BUFFER / (sort->nwords * sizeof(uint64)), 1));
-	sort->heap = binaryheap_allocate(nruns, compare_runs, sort);
-	for (int i = 0; i < nruns; i++)
+	sort->heap = binaryheap_allocate(sort->nruns, compare_runs, sort);
+	for (int i = 0; i < sort->nruns; i++)
 	{
-		runs[i].buffer = entry_at(sort, sort->entries, i * sort->buffer_size);
-		if (fill_buffer(sort, &runs[i]))
-			binaryheap_add_unordered(sort->heap, PointerGetDatum(&runs[i]));
+		sort->runs[i].buffer = entry_at(sort, sort->entries, i * sort->buffer_size);
+		if (fill_buffer(sort, &sort->runs[i]))
+			binaryheap_add_unordered(sort->heap, PointerGetDatum(&sort->runs[i]));
 	}
 	binaryheap_build(sort->heap);
 }
@@ -758,15 +709,6 @@ next_merged(EntrySort *sort)
 		return NULL;
 	sort->last = run = (Run *) DatumGetPointer(binaryheap_first(sort->heap));
 	return entry_at(sort, run->buffer, run->next);
-}
-
-/* end_merge -- another one may begin. */
-static void
-end_merge(EntrySort *sort)
-{
-	binaryheap_free(sort->heap);
-	sort->heap = NULL;
-	sort->last = NULL;
 }
 
 /* fill_buffer -- read on in a run; false if there is no more of it. */

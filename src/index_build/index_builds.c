@@ -91,7 +91,7 @@ static void begin_collection(Builder *leader, IndexBuilds *builds);
 static void collect_none(TeamShared *shared, IndexBuilds *builds);
 static Size choose_collected(TeamShared *shared, IndexBuilds *builds, Relation heap, int nparts);
 static BtreeBuild *btree_of(TeamShared *shared, const TeamBuild *build);
-static bool collect_by_team(Team *team, Builder *leader);
+static void collect_by_team(Team *team, Builder *leader);
 static void build_by_team(Team *team, Builder *leader);
 static void build_phase(void *state, int phase);
 static bool attach_collection(Builder *builder);
@@ -206,11 +206,8 @@ build_at_once(IndexBuilds *builds, IndexBuildsResult *result)
 	current_shared = shared;
 	begin_collection(&leader, builds);
 	builds_list(shared, builds);
-	if (shared->ncollected > 0 && !collect_by_team(team, &leader))
-	{
-		collect_none(shared, builds);
-		builds_list(shared, builds);
-	}
+	if (shared->ncollected > 0)
+		collect_by_team(team, &leader);
 	result->collected = shared->ncollected;
 	build_by_team(team, &leader);
 	builder_while_waiting();
@@ -310,7 +307,7 @@ choose_collected(TeamShared *shared, IndexBuilds *builds, Relation heap, int npa
 			shared->nmembers * maintenance_work_mem * 1024.0)
 			continue;
 		index = index_open(build->relid, NoLock);
-		build->sample = btree_sample(heap, index, build->key_columns, nparts);
+		build->sample = btree_sample(heap, index, nparts);
 		index_close(index, NoLock);
 		if (build->sample == NULL)
 			continue;
@@ -387,8 +384,8 @@ builder_leave_as_worker(void *state)
 	progress_clear();
 }
 
-/* collect_by_team -- leader: have the team collect entries; false if they aren't all there. */
-static bool
+/* collect_by_team -- leader: have the team collect entries. */
+static void
 collect_by_team(Team *team, Builder *leader)
 {
 	TeamShared *shared = leader->shared;
@@ -397,11 +394,6 @@ collect_by_team(Team *team, Builder *leader)
 	INSTR_TIME_SET_CURRENT(start);
 	team_run(team, COLLECT_ENTRIES, build_phase, leader, builder_while_waiting);
 	shared->collect_seconds = seconds_since(start);
-	if (btree_collection_is_whole(dsm_segment_address(leader->segment)))
-		return true;
-	shared->collection = DSM_HANDLE_INVALID;
-	detach_collection(leader);
-	return false;
 }
 
 /*
@@ -598,7 +590,6 @@ open_part(Builder *builder, const TeamBuild *build, BtreePart *part)
 	part->build = btree_of(builder->shared, build);
 	part->number = build->part;
 	part->index = index_open(build->relid, AccessExclusiveLock);
-	part->key_columns = build->key_columns;
 	part->ndone = &builder->shared->done;
 	part->tuple_size = build->tuple_size;
 	if (build->collected >= 0 && builder->segment != NULL)

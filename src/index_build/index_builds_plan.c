@@ -150,12 +150,11 @@ list_indexes(Relation rel, Oid new_relid, int asked)
 static void
 plan_sort(IndexBuild *build, const IndexBuilds *builds, Relation index)
 {
-	KeyCode    *code = build->plain ? key_code_begin(index, KEY_CODE_ALL) : NULL;
+	KeyCode    *code = build->plain ? key_code_begin(index) : NULL;
 
 	if (code == NULL)
 		return;
 	build->entry_size = key_code_words(code) * sizeof(uint64);
-	build->key_columns = key_code_columns(code);
 	if (key_code_has_tuples(code))
 		build->tuple_size = average_tuple_size(index, build->pages, builds->rows);
 	else
@@ -407,7 +406,6 @@ list_groups(TeamShared *shared, const IndexBuilds *builds, List *numbers)
 						.group = shared->ngroups,
 						.btree = build->btree,
 						.part = part,
-						.key_columns = build->key_columns,
 						.tuple_size = build->tuple_size,
 						.collected = build->collected
 				};

@@ -25,8 +25,8 @@ typedef struct IndexBuild
 	Oid			relid;
 	bool		plain;
 	bool		is_divisible;	/* its entries may be collected */
-	int			key_columns;	/* if we sort it as integers: key_code_columns */
-	Size		entry_size;		/* of such an integer; 0: we don't sort it */
+	Size		entry_size;		/* of an entry as an integer; 0: we don't sort
+								 * it */
 	Size		tuple_size;		/* estimated, if such an entry needs a tuple */
 	bool		has_workers;	/* if the server builds it alone */
 	double		pages;			/* expected */
@@ -61,7 +61,6 @@ typedef struct TeamBuild
 	Size		btree;			/* IndexBuild's; 0 as well once the server has
 								 * built it after all */
 	int			part;
-	int			key_columns;
 	Size		tuple_size;
 	int			collected;
 

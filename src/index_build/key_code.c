@@ -17,15 +17,11 @@
 #include "access/nbtree.h"
 #include "access/tupmacs.h"
 #include "catalog/pg_am.h"
-#include "catalog/pg_enum.h"
 #include "catalog/pg_index.h"
 #include "storage/lmgr.h"
-#include "utils/catcache.h"
 #include "utils/float.h"
 #include "utils/fmgroids.h"
-#include "utils/lsyscache.h"
 #include "utils/sortsupport.h"
-#include "utils/syscache.h"
 #include "utils/uuid.h"
 
 #include "compat.h"
@@ -71,9 +67,7 @@ struct KeyCode
 	TupleDesc	desc;
 	int			nwords;			/* of the integer */
 	bool		has_tuples;		/* and a word that points at one? */
-	bool		has_enums;		/* among the columns? */
-	int			nknown;			/* columns whose comparison is known */
-	int			ncolumns;		/* of these, as many as fit */
+	int			ncolumns;		/* whose comparison is known, and that fit */
 	KeyColumn	columns[INDEX_MAX_KEYS];
 	Size		tuple_size;		/* of one without nulls */
 	IndexTuple	tuple;			/* room for one */
@@ -94,7 +88,6 @@ static const KeyComparison comparisons[] = {
 	{F_CASH_CMP, KEY_SIGNED, 8},
 	{F_BTFLOAT4CMP, KEY_FLOAT4, 4},
 	{F_BTFLOAT8CMP, KEY_FLOAT8, 8},
-	{F_ENUM_CMP, KEY_UNSIGNED, 4},
 	{F_PG_LSN_CMP, KEY_UNSIGNED, 8},
 	{F_XID8CMP, KEY_UNSIGNED, 8},
 	{F_UUID_CMP, KEY_BYTES, UUID_LEN},
@@ -104,8 +97,7 @@ static const KeyComparison comparisons[] = {
 static int	key_bits(const KeyCode *code);
 static bool can_abbreviate(KeyCode *code, Relation index);
 static void place_columns(KeyCode *code, Relation index);
-static const KeyComparison *comparison_of(Relation index, int column, bool is_decided);
-static bool has_even_values(Oid type);
+static const KeyComparison *comparison_of(Relation index, int column);
 static inline void put_column(const KeyCode *code, const KeyColumn *column, Datum value,
 							  bool isnull, uint64 *entry);
 static inline uint64 code_of(const KeyColumn *column, Datum value);
@@ -146,13 +138,9 @@ get_bits(const uint64 *entry, int nwords, unsigned int position, int n)
 	return bits & mask_of(n);
 }
 
-/*
- * comparison_of
- *		How values of a column are compared, if we know that.  is_decided: we know, from
- *		when the table was locked.
- */
+/* comparison_of -- how values of a column are compared, if we know that. */
 static const KeyComparison *
-comparison_of(Relation index, int column, bool is_decided)
+comparison_of(Relation index, int column)
 {
 	Form_pg_attribute attribute = TupleDescAttr(RelationGetDescr(index), column);
 	Oid			function = index_getprocid(index, column + 1, BTORDER_PROC);
@@ -166,39 +154,14 @@ comparison_of(Relation index, int column, bool is_decided)
 		if (attribute->attlen != comparison->length ||
 			attribute->attbyval != (comparison->kind != KEY_BYTES))
 			return NULL;
-		if (function == F_ENUM_CMP && !is_decided && !has_even_values(attribute->atttypid))
-			return NULL;
 		return comparison;
 	}
 	return NULL;
 }
 
-/*
- * has_even_values
- *		Does the server compare all values of an enum by their OIDs?
- *
- * A table that we have locked has no value that is added later, so the answer holds for
- * its rows from then on, whatever is added.
- */
-static bool
-has_even_values(Oid type)
-{
-	CatCList   *values;
-	bool		all_even = true;
-
-	type = getBaseType(type);
-	if (!type_is_enum(type))
-		return false;
-	values = SearchSysCacheList1(ENUMTYPOIDNAME, ObjectIdGetDatum(type));
-	for (int i = 0; i < values->n_members; i++)
-		all_even &= (((Form_pg_enum) GETSTRUCT(&values->members[i]->tuple))->oid & 1) == 0;
-	ReleaseCatCacheList(values);
-	return all_even;
-}
-
 /* key_code_begin -- how to make integers of the entries of an index. */
 KeyCode *
-key_code_begin(Relation index, int known_columns)
+key_code_begin(Relation index)
 {
 	KeyCode    *code = palloc0_object(KeyCode);
 	int			nkeys = index->rd_index->indnkeyatts;
@@ -209,20 +172,17 @@ key_code_begin(Relation index, int known_columns)
 	if (index->rd_rel->relam != BTREE_AM_OID)
 		return NULL;
 	code->desc = RelationGetDescr(index);
-	for (; code->ncolumns < nkeys && code->ncolumns != known_columns; code->ncolumns++)
+	for (; code->ncolumns < nkeys; code->ncolumns++)
 	{
-		const KeyComparison *comparison = comparison_of(index, code->ncolumns,
-														known_columns != KEY_CODE_ALL);
+		const KeyComparison *comparison = comparison_of(index, code->ncolumns);
 		KeyColumn  *column = &code->columns[code->ncolumns];
 
 		if (comparison == NULL)
 			break;
 		column->kind = comparison->kind;
 		column->length = comparison->length;
-		code->has_enums |= comparison->function == F_ENUM_CMP;
 		has_floats |= comparison->kind == KEY_FLOAT4 || comparison->kind == KEY_FLOAT8;
 	}
-	code->nknown = code->ncolumns;
 	/* an integer doesn't tell -0 from 0, nor one NaN from another */
 	code->has_tuples = code->ncolumns < nkeys || nkeys < index->rd_index->indnatts || has_floats ||
 		key_bits(code) + TAIL_BITS > ENTRY_MAX_WORDS * WORD_BITS;
@@ -303,31 +263,11 @@ place_columns(KeyCode *code, Relation index)
 	code->tuple->t_info = code->tuple_size;
 }
 
-/* key_code_columns -- how many columns have a comparison that we know? */
-int
-key_code_columns(const KeyCode *code)
-{
-	return code->nknown;
-}
-
 /* key_code_has_tuples -- does an entry point at an index tuple? */
 bool
 key_code_has_tuples(const KeyCode *code)
 {
 	return code->has_tuples;
-}
-
-/*
- * key_code_stands_alone
- *		Do entries say all, whatever sessions write to the table meanwhile?
- *
- * They don't if they point at a tuple, nor if an enum may get a value whose order its OIDs
- * don't have.
- */
-bool
-key_code_stands_alone(const KeyCode *code)
-{
-	return !code->has_tuples && !code->has_enums;
 }
 
 /* key_code_words -- how many words an entry has. */

@@ -15,17 +15,10 @@
 
 typedef struct KeyCode KeyCode;
 
-/* For key_code_begin */
-#define KEY_CODE_ALL		(-1)
-
 /*
  * key_code_begin says how to make integers of the entries of an index, with the current
- * context's memory; NULL if that isn't possible.  It looks at all columns, or at as many as
- * key_code_columns has said when the table was locked, in another process perhaps; then the
- * integers are the same, although another session may have added a value to an enum since.
+ * context's memory; NULL if that isn't possible.  They are the same in each process.
  * An entry has key_code_words words.  The low key_code_tail_bits of them aren't of the key.
- *
- * key_code_stands_alone: do entries say all, whatever sessions write to the table meanwhile?
  *
  * key_code_encode makes an entry.  It may leave memory behind in the current context.  If
  * key_code_has_tuples, key_code_set_tuple then has it point at its index tuple, which
@@ -36,10 +29,8 @@ typedef struct KeyCode KeyCode;
  * key_code_tuple is the index tuple of an entry.  Without tuples, it is made, and valid
  * until the next call.  key_code_same_keys compares integers only.
  */
-extern KeyCode *key_code_begin(Relation index, int known_columns);
-extern int	key_code_columns(const KeyCode *code);
+extern KeyCode *key_code_begin(Relation index);
 extern bool key_code_has_tuples(const KeyCode *code);
-extern bool key_code_stands_alone(const KeyCode *code);
 extern int	key_code_words(const KeyCode *code);
 extern int	key_code_tail_bits(const KeyCode *code);
 extern void key_code_encode(const KeyCode *code, const Datum *values, const bool *isnull,

@@ -44,7 +44,7 @@ TYPES = {
     # by the server
     "numeric": (["'NaN'", "0", "-1"], "(r * 1e9)::numeric"),
 }
-OF_SERVER = ("extended", "numeric")
+OF_SERVER = ("mood", "extended", "numeric")
 MAKE_TYPES = """
     CREATE TYPE mood AS ENUM ('sad', 'ok', 'happy');
     CREATE TYPE extended AS ENUM ('sad', 'ok', 'happy');
@@ -239,9 +239,9 @@ def test_in_parts(conn):
         checks.assert_clean(conn, f"t{number}")
 
 
-@pytest.mark.parametrize("point", ["rewrite-swap", "rewrite-index", "rewrite-collect"])
+@pytest.mark.parametrize("point", ["rewrite-swap", "rewrite-index"])
 def test_an_enum_that_gets_a_value_meanwhile(cluster, db, conn, point):
-    """When entries have been collected, and before: the rows have none of the new values, so the order of their integers holds."""
+    """Before its entries are sorted: PostgreSQL compares them."""
     run_script(conn, MAKE_TYPES)
     conn.execute("CREATE TABLE t (id int, m mood)")
     conn.execute("INSERT INTO t SELECT hashint4(i), (SELECT enum_range(NULL::mood))[1 + i % 3] FROM generate_series(1, 400000) i")
@@ -252,7 +252,6 @@ def test_an_enum_that_gets_a_value_meanwhile(cluster, db, conn, point):
         conn.execute("ALTER TYPE mood ADD VALUE 'so-so' BEFORE 'ok'")
         vacuum.release()
         vacuum.finish()
-    assert "2 of them by a shared pass" in vacuum.messages[-1]
     assert content(conn, "t") == rows
     checks.assert_clean(conn, "t")
 
@@ -292,7 +291,7 @@ def test_full_inplace_builds_the_same(conn, memory):
 
 def is_whole(kind: str) -> bool:
     """Says an entry of this type all, while others write to the table and change its types?"""
-    return kind not in (*OF_SERVER, "text", "bytea", "inet", "float4", "float8", "mood")
+    return kind not in (*OF_SERVER, "text", "bytea", "inet", "float4", "float8")
 
 
 def test_more_entries_than_memory(conn):
