@@ -69,18 +69,6 @@ typedef enum BloatColumn
 	BLOAT_COLUMNS
 } BloatColumn;
 
-/* A relation that is to be read */
-typedef struct Reading
-{
-	Relation	rel;
-	uint32		most_pages;
-	pg_prng_state *prng;
-	const BloatEstimate *heap;	/* of its table, if it is an index */
-	bool		size_only;
-	bool		all_kinds;
-	BloatEstimate *estimate;
-} Reading;
-
 /* A request, and its result */
 typedef struct BloatReport
 {
@@ -94,11 +82,23 @@ typedef struct BloatReport
 	List	   *rows;			/* of RelationBloat; the table's is first */
 } BloatReport;
 
+/* A relation that is to be read */
+typedef struct Reading
+{
+	BloatReport *report;
+	Relation	rel;
+	const BloatEstimate *heap;	/* of an index: its table's, NULL if that
+								 * can't be read */
+	BloatEstimate *estimate;
+} Reading;
+
 PG_FUNCTION_INFO_V1(pg_cyclone_estimate_bloat);
 
 static void refuse_to_tell(Oid relid);
 static bool can_estimate(Relation rel, int elevel);
-static bool estimate_relation(Reading *reading);
+static void begin_sample(BloatReport *report);
+static bool estimate_relation(BloatReport *report, Relation rel, const BloatEstimate *heap,
+							  BloatEstimate *estimate);
 static void read_relation(void *arg);
 static void read_index_roughly(const Reading *reading);
 static void report_table(BloatReport *report, Oid relid);
@@ -185,7 +185,7 @@ bloat_could_win(Oid relid)
 	Assert(ActiveSnapshotSet());
 	Assert(OidIsValid(relid));
 
-	pg_prng_seed(&report.prng, pg_prng_uint64(&pg_global_prng_state));
+	begin_sample(&report);
 	report_table(&report, relid);
 	if (!report.in_place)
 		return -1;
@@ -211,10 +211,32 @@ bloat_of_table(Relation rel, uint32 most_pages, bool with_rest)
 	BloatReport report = {.wait = true,.most_pages = most_pages,.all_kinds = true,
 	.table_only = !with_rest};
 
-	pg_prng_seed(&report.prng, pg_prng_uint64(&pg_global_prng_state));
+	begin_sample(&report);
 	report_heap(&report, rel);
 	report_toast(&report, rel->rd_rel->reltoastrelid);
 	return report.rows;
+}
+
+/* bloat_rebuilt_pages -- see bloat.h. */
+bool
+bloat_rebuilt_pages(Relation index, uint32 most_pages, BlockNumber *pages)
+{
+	BloatReport report = {.most_pages = most_pages,.all_kinds = true};
+	BloatEstimate vacuumed = {0};
+	BloatEstimate estimate = {0};
+
+	begin_sample(&report);
+	if (!estimate_relation(&report, index, &vacuumed, &estimate) || !estimate.known)
+		return false;
+	*pages = estimate.rewritten_pages;
+	return true;
+}
+
+/* begin_sample -- have it choose pages that nobody foresees. */
+static void
+begin_sample(BloatReport *report)
+{
+	pg_prng_seed(&report->prng, pg_prng_uint64(&pg_global_prng_state));
 }
 
 /* bloat_may_be_told -- see bloat.h. */
@@ -323,16 +345,10 @@ report_heap(BloatReport *report, Relation rel)
 {
 	RelationBloat *row = add_row(report, RelationGetRelid(rel), rel->rd_rel->relkind);
 	List	   *indexes = report->table_only ? NIL : RelationGetIndexList(rel);
-	Reading		reading = {
-		.rel = rel,
-		.most_pages = report->most_pages,
-		.prng = &report->prng,
-		.estimate = &row->estimate
-	};
 
 	Assert(CheckRelationLockedByMe(rel, AccessShareLock, true));
 
-	row->is_missing = !estimate_relation(&reading);
+	row->is_missing = !estimate_relation(report, rel, NULL, &row->estimate);
 	foreach_oid(index, indexes)
 		report_index(report, index, row);
 	list_free(indexes);
@@ -345,7 +361,6 @@ report_index(BloatReport *report, Oid relid, const RelationBloat *table)
 	bool		locked_by_other;
 	Relation	index = open_relation(report, relid, &locked_by_other);
 	RelationBloat *row;
-	Reading		reading;
 
 	if (index == NULL && !locked_by_other)
 		return;
@@ -354,46 +369,25 @@ report_index(BloatReport *report, Oid relid, const RelationBloat *table)
 	if (locked_by_other)
 		return;
 
-	reading = (Reading)
-	{
-		.rel = index,
-			.most_pages = report->most_pages,
-			.prng = &report->prng,
-			.heap = &table->estimate,
-			.size_only = table->is_missing,
-			.all_kinds = report->all_kinds,
-			.estimate = &row->estimate
-	};
-	row->is_missing = !estimate_relation(&reading);
+	row->is_missing = !estimate_relation(report, index, table->is_missing ? NULL : &table->estimate,
+										 &row->estimate);
 	relation_close(index, AccessShareLock);
 }
 
-/* estimate_relation -- returns false, with a warning and an empty estimate, if it can't be read. */
+/*
+ * estimate_relation
+ *		Read an open relation, in a subtransaction.  Returns false, with a warning and an
+ *		empty estimate, if it can't be read.
+ */
 static bool
-estimate_relation(Reading *reading)
+estimate_relation(BloatReport *report, Relation rel, const BloatEstimate *heap,
+				  BloatEstimate *estimate)
 {
-	/* as in a user's function that is wrongly marked parallel safe */
-	if (IsInParallelMode())
-	{
-		read_relation(reading);
-		return true;
-	}
-	if (bloat_try(reading->rel, read_relation, reading))
-		return true;
-	memset(reading->estimate, 0, sizeof(BloatEstimate));
-	return false;
-}
-
-/* bloat_try -- see bloat.h. */
-bool
-bloat_try(Relation rel, void (*routine) (void *), void *arg)
-{
+	Reading		reading = {.report = report,.rel = rel,.heap = heap,.estimate = estimate};
 	ErrorContextCallback *stack = error_context_stack;
 	ErrorData  *error;
 
-	Assert(!IsInParallelMode());
-
-	error = transaction_try(routine, arg);
+	error = transaction_try(read_relation, &reading);
 	if (error == NULL)
 		return true;
 	if (!transaction_error_is_about_data(error))
@@ -410,6 +404,7 @@ bloat_try(Relation rel, void (*routine) (void *), void *arg)
 			 error->context != NULL ? errcontext("%s", error->context) : 0));
 	error_context_stack = stack;
 	FreeErrorData(error);
+	memset(estimate, 0, sizeof(BloatEstimate));
 	return false;
 }
 
@@ -418,21 +413,20 @@ static void
 read_relation(void *arg)
 {
 	const Reading *reading = arg;
+	BloatReport *report = reading->report;
 	Relation	rel = reading->rel;
 	Oid			am = rel->rd_rel->relam;
 
-	Assert(reading->most_pages > 0);
-	Assert(rel->rd_rel->relkind != RELKIND_INDEX || reading->heap != NULL);
+	Assert(report->most_pages > 0);
 
 	if (am == HEAP_TABLE_AM_OID)
-		heap_bloat(rel, reading->most_pages, reading->prng, reading->estimate);
-	else if (am == BTREE_AM_OID && rel->rd_index->indisvalid && !reading->size_only)
-		btree_bloat(rel, reading->most_pages, reading->prng, reading->heap,
-					reading->estimate);
+		heap_bloat(rel, report->most_pages, &report->prng, reading->estimate);
+	else if (am == BTREE_AM_OID && rel->rd_index->indisvalid && reading->heap != NULL)
+		btree_bloat(rel, report->most_pages, &report->prng, reading->heap, reading->estimate);
 	else
 	{
 		reading->estimate->pages = RelationGetNumberOfBlocks(rel);
-		if (reading->all_kinds && index_bloat_is_known(am) && rel->rd_index->indisvalid)
+		if (report->all_kinds && index_bloat_is_known(am) && rel->rd_index->indisvalid)
 			read_index_roughly(reading);
 	}
 }
@@ -441,8 +435,9 @@ read_relation(void *arg)
 static void
 read_index_roughly(const Reading *reading)
 {
+	BloatReport *report = reading->report;
 	BloatEstimate *estimate = reading->estimate;
-	double		pages = index_rebuilt_pages(reading->rel, reading->most_pages, reading->prng);
+	double		pages = index_rebuilt_pages(reading->rel, report->most_pages, &report->prng);
 
 	estimate->known = true;
 	estimate->rewritten_pages = pages;

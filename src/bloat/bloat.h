@@ -77,10 +77,11 @@ extern double bloat_could_win(Oid relid);
 extern List *bloat_of_table(Relation rel, uint32 most_pages, bool with_rest);
 
 /*
- * Call a routine that reads an open relation, in a subtransaction.  Returns false,
- * with a warning, if the relation can't be read.  Not in parallel mode.
+ * How many pages an open and locked index would have if it were built anew, when its table
+ * has been vacuumed.  Returns false if index_bloat_is_known isn't true of it and it is no
+ * btree, or, with a warning, if it can't be read.
  */
-extern bool bloat_try(Relation rel, void (*routine) (void *), void *arg);
+extern bool bloat_rebuilt_pages(Relation index, uint32 most_pages, BlockNumber *pages);
 
 /*
  * Estimate the bloat of a table, reading at most most_pages of its pages.  The caller

@@ -21,7 +21,6 @@
 #include "catalog/pg_am.h"
 #include "catalog/pg_namespace.h"
 #include "commands/progress.h"
-#include "common/pg_prng.h"
 #include "miscadmin.h"
 #include "nodes/parsenodes.h"
 #include "pgstat.h"
@@ -70,13 +69,6 @@ typedef struct Bloated
 	bool		is_over;		/* it has been, or can't be */
 } Bloated;
 
-/* An index, and how large it would be */
-typedef struct Estimated
-{
-	Relation	index;
-	BlockNumber pages;
-} Estimated;
-
 /* The work on a table's indexes */
 typedef struct Shrink
 {
@@ -97,7 +89,6 @@ typedef struct Shrink
 static void remove_leftovers(Shrink *shrink);
 static List *bloated_indexes(Oid relid, MemoryContext context);
 static bool is_bloated(Relation index, BlockNumber *pages);
-static void estimate_index(void *arg);
 static bool rebuild_all(Shrink *shrink, List *bloated_list);
 static bool may_begin(Shrink *shrink, Bloated *bloated, bool *is_temporary);
 static bool rebuild_safely(Shrink *shrink, Bloated *bloated);
@@ -278,12 +269,9 @@ bloated_indexes(Oid relid, MemoryContext context)
 static bool
 is_bloated(Relation index, BlockNumber *pages)
 {
-	Estimated	estimated = {.index = index};
-
-	if (!index_shrink_is_worthwhile(index, 0) || !bloat_try(index, estimate_index, &estimated))
-		return false;
-	*pages = estimated.pages;
-	return index_shrink_is_worthwhile(index, *pages);
+	return index_shrink_is_worthwhile(index, 0) &&
+		bloat_rebuilt_pages(index, SAMPLE_PAGES, pages) &&
+		index_shrink_is_worthwhile(index, *pages);
 }
 
 /* index_shrink_is_worthwhile -- see table_inplace.h. */
@@ -298,24 +286,6 @@ index_shrink_is_worthwhile(Relation index, BlockNumber pages)
 	return now > SMALL_INDEX_PAGES &&
 		(is_btree || index_bloat_is_known(index->rd_rel->relam)) &&
 		now * (1 - (is_btree ? BLOATED_FRACTION : ROUGHLY_BLOATED_FRACTION)) > pages;
-}
-
-/* estimate_index -- for bloat_try. */
-static void
-estimate_index(void *arg)
-{
-	Estimated  *estimated = arg;
-	BloatEstimate vacuumed = {0};
-	BloatEstimate estimate = {0};
-	pg_prng_state prng = pg_global_prng_state;
-
-	if (estimated->index->rd_rel->relam != BTREE_AM_OID)
-	{
-		estimated->pages = index_rebuilt_pages(estimated->index, SAMPLE_PAGES, &prng);
-		return;
-	}
-	btree_bloat(estimated->index, SAMPLE_PAGES, &prng, &vacuumed, &estimate);
-	estimated->pages = estimate.rewritten_pages;
 }
 
 /*
