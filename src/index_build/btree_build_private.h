@@ -66,7 +66,6 @@ typedef struct EntryMaker
 	EState	   *estate;
 	ExprState  *predicate;
 	TupleTableSlot *slot;
-	bool		is_direct;		/* all values lie at known places of a row */
 } EntryMaker;
 
 /* One process, while it sorts the entries of a part */

@@ -23,11 +23,6 @@
 #include "debug_point.h"
 #include "index_build/btree_build_private.h"
 
-/* How many values are fetched one by one, without taking the whole row apart */
-#define MAX_DIRECT_COLUMNS	3
-
-static bool has_places(const IndexInfo *info, TupleDesc desc);
-
 /* btree_entry_order -- the order of an index, as tuplesort has it. */
 void
 btree_entry_order(KeyOrder *order, Relation index)
@@ -82,34 +77,7 @@ btree_entry_maker_begin(EntryMaker *maker, IndexInfo *info, TupleTableSlot *slot
 	maker->estate = CreateExecutorState();
 	maker->predicate = ExecPrepareQual(info->ii_Predicate, maker->estate);
 	maker->slot = slot;
-	maker->is_direct = has_places(info, slot->tts_tupleDescriptor);
 	GetPerTupleExprContext(maker->estate)->ecxt_scantuple = slot;
-}
-
-/*
- * has_places
- *		Do all values of an entry lie at places that are the same in each row without
- *		nulls?
- *
- * Then it is cheaper to fetch a few than to take the row apart.
- */
-static bool
-has_places(const IndexInfo *info, TupleDesc desc)
-{
-	AttrNumber	last = 0;
-
-	if (info->ii_Predicate != NIL || info->ii_NumIndexAttrs > MAX_DIRECT_COLUMNS)
-		return false;
-	for (int i = 0; i < info->ii_NumIndexAttrs; i++)
-	{
-		if (info->ii_IndexAttrNumbers[i] <= 0)
-			return false;
-		last = Max(last, info->ii_IndexAttrNumbers[i]);
-	}
-	for (int i = 0; i < last - 1; i++)
-		if (TupleDescAttr(desc, i)->attlen < 0)
-			return false;
-	return true;
 }
 
 /*
@@ -127,15 +95,6 @@ btree_entry_make(EntryMaker *maker, Datum *values, bool *isnull)
 	if (maker->predicate != NULL &&
 		!ExecQual(maker->predicate, GetPerTupleExprContext(maker->estate)))
 		return false;
-	if (maker->is_direct)
-	{
-		HeapTuple	row = ((HeapTupleTableSlot *) maker->slot)->tuple;
-
-		for (int i = 0; i < maker->info->ii_NumIndexAttrs; i++)
-			values[i] = heap_getattr(row, maker->info->ii_IndexAttrNumbers[i],
-									 maker->slot->tts_tupleDescriptor, &isnull[i]);
-		return true;
-	}
 	FormIndexDatum(maker->info, maker->slot, maker->estate, values, isnull);
 	return true;
 }

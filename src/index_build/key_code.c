@@ -11,15 +11,12 @@
  */
 #include "postgres.h"
 
-#include <math.h>
-
 #include "access/htup_details.h"
 #include "access/nbtree.h"
 #include "access/tupmacs.h"
 #include "catalog/pg_am.h"
 #include "catalog/pg_index.h"
 #include "storage/lmgr.h"
-#include "utils/float.h"
 #include "utils/fmgroids.h"
 #include "utils/sortsupport.h"
 #include "utils/uuid.h"
@@ -38,8 +35,6 @@ typedef enum KeyKind
 {
 	KEY_UNSIGNED,
 	KEY_SIGNED,
-	KEY_FLOAT4,
-	KEY_FLOAT8,
 	KEY_BYTES,					/* passed by reference */
 	KEY_ABBREVIATED
 } KeyKind;
@@ -86,8 +81,6 @@ static const KeyComparison comparisons[] = {
 	{F_TIMESTAMP_CMP, KEY_SIGNED, 8},
 	{F_TIMESTAMPTZ_CMP, KEY_SIGNED, 8},
 	{F_CASH_CMP, KEY_SIGNED, 8},
-	{F_BTFLOAT4CMP, KEY_FLOAT4, 4},
-	{F_BTFLOAT8CMP, KEY_FLOAT8, 8},
 	{F_PG_LSN_CMP, KEY_UNSIGNED, 8},
 	{F_XID8CMP, KEY_UNSIGNED, 8},
 	{F_UUID_CMP, KEY_BYTES, UUID_LEN},
@@ -165,7 +158,6 @@ key_code_begin(Relation index)
 {
 	KeyCode    *code = palloc0_object(KeyCode);
 	int			nkeys = index->rd_index->indnkeyatts;
-	bool		has_floats = false;
 
 	Assert(CheckRelationLockedByMe(index, AccessShareLock, true));
 
@@ -181,10 +173,8 @@ key_code_begin(Relation index)
 			break;
 		column->kind = comparison->kind;
 		column->length = comparison->length;
-		has_floats |= comparison->kind == KEY_FLOAT4 || comparison->kind == KEY_FLOAT8;
 	}
-	/* an integer doesn't tell -0 from 0, nor one NaN from another */
-	code->has_tuples = code->ncolumns < nkeys || nkeys < index->rd_index->indnatts || has_floats ||
+	code->has_tuples = code->ncolumns < nkeys || nkeys < index->rd_index->indnatts ||
 		key_bits(code) + TAIL_BITS > ENTRY_MAX_WORDS * WORD_BITS;
 
 	if (code->has_tuples)
@@ -365,24 +355,10 @@ static inline uint64
 code_of(const KeyColumn *column, Datum value)
 {
 	int			bits = column->length * BITS_PER_BYTE;
-	uint64		sign = UINT64CONST(1) << (bits - 1);
 	uint64		code = (uint64) value & mask_of(bits);
 
 	if (column->kind == KEY_SIGNED)
-		code ^= sign;
-	else if (column->kind != KEY_UNSIGNED)
-	{
-		bool		is_float4 = column->kind == KEY_FLOAT4;
-		double		number = is_float4 ? DatumGetFloat4(value) : DatumGetFloat8(value);
-
-		/* as they are compared */
-		if (number == 0)
-			code = 0;
-		else if (isnan(number))
-			code = mask_of(bits) & ~sign;
-		/* negative ones in reverse order, before positive ones */
-		code = code & sign ? ~code & mask_of(bits) : code | sign;
-	}
+		code ^= UINT64CONST(1) << (bits - 1);
 	return column->is_descending ? ~code & mask_of(bits) : code;
 }
 
