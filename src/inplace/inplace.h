@@ -25,13 +25,6 @@
 #include "machine/file_cache.h"
 #include "pace/pace.h"
 
-/* Why rows of the tail stayed where they are, in one pass */
-typedef struct MoveObstacles
-{
-	int64		locked;			/* others have locked or changed them */
-	int64		uncommitted;	/* others are inserting them */
-} MoveObstacles;
-
 /* Why no pass comes after the last one */
 typedef enum PlanEnd
 {
@@ -48,7 +41,8 @@ typedef struct MoveCounts
 	int64		rows;
 	int64		blocks;			/* vacated, or looked through for values */
 	int64		undone;			/* rows that were moved, and moved back */
-	MoveObstacles obstacles;
+	int64		in_use;			/* rows that stayed, as others have locked,
+								 * changed or inserted them */
 	int64		audited;		/* rows, before they were committed */
 	TransactionId last_xid;		/* that moved a row */
 } MoveCounts;
@@ -116,7 +110,6 @@ extern void tail_plan(Inplace *job, Relation rel);
 extern void tail_hide_block(Relation rel, BlockNumber blkno);
 extern void tail_hide(Inplace *job, Relation rel);
 extern void tail_note_room(Inplace *job, Relation rel);
-extern void tail_offer_room(Relation rel, BlockNumber start);
 extern void tail_begin_reading(Inplace *job, Relation rel);
 extern void tail_end_reading(Inplace *job);
 

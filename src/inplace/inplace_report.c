@@ -194,7 +194,7 @@ static void
 warn_of_obstacles(const InplaceResult *result, const Inplace *job)
 {
 	const CompactionPass *pass = &job->pass;
-	const MoveObstacles *obstacles = &job->moved.obstacles;
+	int64		in_use = job->moved.in_use;
 	const char *name = get_rel_name(result->relid);
 	BlockNumber notable = pass->new_pages / NOTABLE_FRACTION;
 
@@ -208,11 +208,11 @@ warn_of_obstacles(const InplaceResult *result, const Inplace *job)
 				 holder != NULL ? errdetail("Their removal is held back by %s.", holder) : 0,
 				 errhint("Run VACUUM (FULL INPLACE) again when that has ended.")));
 	}
-	if (obstacles->locked + obstacles->uncommitted > 0 &&
+	if (in_use > 0 &&
 		pass->new_pages > job->tail_start + notable)
 		ereport(WARNING,
 				(errmsg("table \"%s\" could not be compacted fully: " INT64_FORMAT " rows are in use by other transactions",
-						name, obstacles->locked + obstacles->uncommitted),
+						name, in_use),
 				 errhint("Run VACUUM (FULL INPLACE) again when they have ended.")));
 	if (pass->new_pages - pass->nonempty_pages > notable)
 		ereport(WARNING,

@@ -20,14 +20,12 @@
 #include "miscadmin.h"
 #include "pgstat.h"
 #include "storage/bufmgr.h"
-#include "storage/latch.h"
 #include "storage/lmgr.h"
 #include "storage/predicate.h"
 #include "storage/procarray.h"
 #include "utils/guc.h"
 #include "utils/memutils.h"
 #include "utils/snapmgr.h"
-#include "utils/wait_event.h"
 
 #include "debug_point.h"
 #include "guards/guards.h"
@@ -59,7 +57,6 @@ static void begin_subtransaction(MoveBatch *batch);
 static void end_subtransaction(MoveBatch *batch);
 static void forget_undone(MoveBatch *batch);
 static void close_table(MoveBatch *batch);
-static void nap_before_batch(int ms);
 static void name_row(void *arg);
 static double ms_since(instr_time start);
 
@@ -82,7 +79,7 @@ move_batch_begin(MoveBatch *batch, Inplace *job)
 	}
 	delay_point();
 	if (job->waited_ms > 0)
-		nap_before_batch(LOOK_MS);
+		others_nap(LOOK_MS);
 	XactIsoLevel = XACT_SERIALIZABLE;
 	XactReadOnly = false;
 	PushActiveSnapshot(GetTransactionSnapshot());
@@ -185,16 +182,6 @@ wait_for_subscriptions(Inplace *job)
 	if (others.end == OTHERS_WAIT_FOR_US)
 		job->makes_way_for = others.pid;
 	job->is_stopped = others.end == OTHERS_WAIT_FOR_US || job->waited_ms >= DEBUG_LIMIT(horizon_wait, WAIT_MS);
-}
-
-/* nap_before_batch -- sleep, in a transaction. */
-static void
-nap_before_batch(int ms)
-{
-	(void) WaitLatch(MyLatch, WL_LATCH_SET | WL_TIMEOUT | WL_EXIT_ON_PM_DEATH,
-					 ms, WAIT_EVENT_VACUUM_DELAY);
-	ResetLatch(MyLatch);
-	CHECK_FOR_INTERRUPTS();
 }
 
 /* begin_subtransaction -- so that the batch can be undone, and its cost known. */
@@ -349,7 +336,7 @@ forget_undone(MoveBatch *batch)
 	if (batch->is_short && !batch->is_too_late)
 	{
 		job->moved.rows = batch->before.rows;
-		job->moved.obstacles.locked++;
+		job->moved.in_use++;
 		return;
 	}
 	if (batch->is_too_late)
@@ -359,7 +346,7 @@ forget_undone(MoveBatch *batch)
 	}
 	else
 		job->one_by_one = job->next_visit;
-	/* nor are obstacles to be counted twice */
+	/* nor are rows in use to be counted twice */
 	job->next_visit -= job->moved.blocks - batch->before.blocks;
 	job->moved = batch->before;
 }

@@ -60,7 +60,7 @@ static Size smallest_row(Relation rel, Buffer buffer);
 static Buffer next_target(RowMove *move, Size room);
 static int	move_rows(RowMove *move, Buffer target, bool *all_moved, bool *is_full);
 static int	leave_rows(RowMove *move, int nfit);
-static void find_rows(RowMove *move, MoveObstacles *obstacles);
+static void find_rows(RowMove *move, int64 *in_use);
 
 /*
  * row_move_some
@@ -256,9 +256,9 @@ move_rows(RowMove *move, Buffer target, bool *all_moved, bool *is_full)
 	int			nmoved = 0;
 	int			nfit = 0;
 	int			nchosen;
-	MoveObstacles obstacles = {0};
+	int64		in_use = 0;
 
-	find_rows(move, &obstacles);
+	find_rows(move, &in_use);
 	memset(move->fits, false, sizeof(move->fits));
 	if (!PageIsNew(BufferGetPage(target)))
 	{
@@ -270,12 +270,7 @@ move_rows(RowMove *move, Buffer target, bool *all_moved, bool *is_full)
 	*all_moved = nchosen == move->nrows;
 	*is_full = nchosen == nfit && !*all_moved;
 	if (*all_moved)
-	{
-		MoveObstacles *all = &batch->job->moved.obstacles;
-
-		all->locked += obstacles.locked;
-		all->uncommitted += obstacles.uncommitted;
-	}
+		batch->job->moved.in_use += in_use;
 	if (nchosen == 0)
 		return 0;
 
@@ -331,7 +326,7 @@ leave_rows(RowMove *move, int nfit)
  * The tuples listed are those in the page, which is exclusively locked.
  */
 static void
-find_rows(RowMove *move, MoveObstacles *obstacles)
+find_rows(RowMove *move, int64 *in_use)
 {
 	Page		page = BufferGetPage(move->source);
 	BlockNumber blkno = BufferGetBlockNumber(move->source);
@@ -361,10 +356,10 @@ find_rows(RowMove *move, MoveObstacles *obstacles)
 				Assert(!TransactionIdIsCurrentTransactionId(HeapTupleHeaderGetXmin(row->t_data)));
 				/* being inserted, or by a transaction that failed */
 				if (TransactionIdIsInProgress(HeapTupleHeaderGetXmin(row->t_data)))
-					obstacles->uncommitted++;
+					(*in_use)++;
 				break;
 			case TM_BeingModified:
-				obstacles->locked++;
+				(*in_use)++;
 				break;
 			case TM_SelfModified:
 			case TM_Updated:

@@ -28,6 +28,7 @@
 #include "miscadmin.h"
 #include "pgstat.h"
 #include "storage/bufmgr.h"
+#include "storage/freespace.h"
 #include "storage/lmgr.h"
 #include "utils/guc.h"
 #include "utils/inval.h"
@@ -391,7 +392,7 @@ plan_moves(Inplace *job, Inplace *rows, bool is_idle)
 			CacheInvalidateSmgr(RelationGetSmgr(rel)->smgr_rlocator);
 	}
 	if (hidden != InvalidBlockNumber)
-		tail_offer_room(rel, hidden);
+		FreeSpaceMapVacuumRange(rel, hidden, InvalidBlockNumber);
 	table_close(rel, NoLock);
 	end_step(job);
 	transaction_end();

@@ -299,7 +299,7 @@ map_bits(int block)
  *		Note in the map what room there is in what remains of the tail, for the
  *		next plan.
  *
- * Until tail_offer_room is called sessions that look for room find little of it:
+ * Until the map is vacuumed from there on sessions that look for room find little of it:
  * only what shares a page of the map with room that is offered.
  */
 void
@@ -326,16 +326,6 @@ tail_note_room(Inplace *job, Relation rel)
 		RecordPageWithFreeSpace(rel, blkno, space);
 	}
 	tail_end_reading(job);
-}
-
-/*
- * tail_offer_room
- *		Offer the room noted from this block on.
- */
-void
-tail_offer_room(Relation rel, BlockNumber start)
-{
-	FreeSpaceMapVacuumRange(rel, start, InvalidBlockNumber);
 }
 
 /*

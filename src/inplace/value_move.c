@@ -250,7 +250,7 @@ look_through_page(ValueMove *move, Inplace *toast, BlockNumber blkno)
 	}
 	/* or else they are counted when we come again */
 	if (through)
-		batch->job->moved.obstacles.locked += nlocked;
+		batch->job->moved.in_use += nlocked;
 	/* the pin has kept the rows where they were found */
 	ReleaseBuffer(buffer);
 	MemoryContextSwitchTo(old);

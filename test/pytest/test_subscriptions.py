@@ -197,7 +197,7 @@ def test_subscriptions_that_are_being_changed(cluster, db, conn, subscription):
         assert conn.execute(held).fetchall() == []
 
         waiting = Background(cluster, db, INPLACE, {"cyclone.debug_horizon_wait": 300_000})
-        naps = "SELECT FROM pg_stat_activity WHERE pid = %s AND wait_event = 'VacuumDelay'"
+        naps = "SELECT FROM pg_stat_activity WHERE pid = %s AND wait_event = 'CycloneOtherTransactions'"
         wait_until(lambda: conn.execute(naps, (waiting.pid,)).fetchall(), "waiting for the end of that")
         assert conn.execute(PLACES).fetchone() == before
         other.execute("ROLLBACK")
@@ -379,7 +379,7 @@ def test_a_batch_is_undone_for_such_a_worker(late_worker):
     with Parked(cluster, "subscriber", "inplace-look:leader", 1, MOVE, {"cyclone.debug_horizon_wait": 300_000}) as parked:
         go_on()
         parked.release()
-        naps = "SELECT FROM pg_stat_activity WHERE pid = %s AND wait_event = 'VacuumDelay'"
+        naps = "SELECT FROM pg_stat_activity WHERE pid = %s AND wait_event = 'CycloneOtherTransactions'"
         wait_until(lambda: conn.execute(naps, (parked.pid,)).fetchall(), "waiting for the worker's end")
         assert conn.execute(PLACES).fetchone() == before and content(conn, "t") == rows
         catch_up()
@@ -399,7 +399,7 @@ def test_room_that_was_filled_in_vain_is_filled_once_more(late_worker):
     with Parked(cluster, "subscriber", "inplace-look:any", 1, move.format("t"), settings) as parked:
         go_on()
         parked.release()
-        naps = "SELECT FROM pg_stat_activity WHERE pid = %s AND wait_event = 'VacuumDelay'"
+        naps = "SELECT FROM pg_stat_activity WHERE pid = %s AND wait_event = 'CycloneOtherTransactions'"
         wait_until(lambda: conn.execute(naps, (parked.pid,)).fetchall(), "waiting for the worker's end")
         assert content(conn, "t") == rows
         catch_up()
