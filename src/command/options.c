@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * options.c
- *	  Reads the options of a VACUUM, ANALYZE or REPACK statement.
+ *	  Reads the options of a VACUUM or REPACK statement.
  *
  * The server reads the same options in ExecVacuum or ExecRepack, and raises an error for
  * each that it refuses.  The functions here return false for all of these: the caller
@@ -35,20 +35,19 @@ static const struct
 {
 	const char *name;
 	bits32		flag;
-	bool		for_analyze;	/* does ANALYZE have it, too? */
 }			flag_options[] = {
-	{"analyze", VACOPT_ANALYZE, false},
-	{"disable_page_skipping", VACOPT_DISABLE_PAGE_SKIPPING, false},
-	{"freeze", VACOPT_FREEZE, false},
-	{"only_database_stats", VACOPT_ONLY_DATABASE_STATS, false},
-	{"process_main", VACOPT_PROCESS_MAIN, false},
-	{"process_toast", VACOPT_PROCESS_TOAST, false},
-	{"skip_database_stats", VACOPT_SKIP_DATABASE_STATS, false},
-	{"skip_locked", VACOPT_SKIP_LOCKED, true},
-	{"verbose", VACOPT_VERBOSE, true},
+	{"analyze", VACOPT_ANALYZE},
+	{"disable_page_skipping", VACOPT_DISABLE_PAGE_SKIPPING},
+	{"freeze", VACOPT_FREEZE},
+	{"only_database_stats", VACOPT_ONLY_DATABASE_STATS},
+	{"process_main", VACOPT_PROCESS_MAIN},
+	{"process_toast", VACOPT_PROCESS_TOAST},
+	{"skip_database_stats", VACOPT_SKIP_DATABASE_STATS},
+	{"skip_locked", VACOPT_SKIP_LOCKED},
+	{"verbose", VACOPT_VERBOSE},
 };
 
-static bool read_option(const DefElem *def, bool is_vacuum, VacuumOptions *options);
+static bool read_option(const DefElem *def, VacuumOptions *options);
 static bool read_flag(const DefElem *def, bits32 flag, bits32 *flags);
 static bool read_full(const DefElem *def, VacuumParams *params);
 static bool says(const DefElem *def, const char *word);
@@ -63,8 +62,6 @@ static void set_freeze_ages(VacuumParams *params);
 static const char *hint_for_unknown(const char *name);
 static void explain_full(const DefElem *def);
 static void explain_parallel(const DefElem *def);
-static void explain_full_parallel(const VacuumStmt *stmt);
-static int	read_repack_parallel(DefElem *def);
 static bool options_agree(const VacuumStmt *stmt, const VacuumOptions *options);
 
 /* vacuum_options_read -- see options.h. */
@@ -75,8 +72,7 @@ vacuum_options_read(const VacuumStmt *stmt, VacuumOptions *options)
 
 	memset(options, 0, sizeof(*options));
 	options->ring_size_kb = -1;
-	params->options = VACOPT_PROCESS_MAIN | VACOPT_PROCESS_TOAST;
-	params->options |= stmt->is_vacuumcmd ? VACOPT_VACUUM : VACOPT_ANALYZE;
+	params->options = VACOPT_VACUUM | VACOPT_PROCESS_MAIN | VACOPT_PROCESS_TOAST;
 	compat_set_log_duration(params, -1);
 	params->index_cleanup = VACOPTVALUE_UNSPECIFIED;
 	params->truncate = VACOPTVALUE_UNSPECIFIED;
@@ -85,7 +81,7 @@ vacuum_options_read(const VacuumStmt *stmt, VacuumOptions *options)
 
 	foreach_node(DefElem, def, stmt->options)
 	{
-		if (!read_option(def, stmt->is_vacuumcmd, options))
+		if (!read_option(def, options))
 			return false;
 	}
 	set_freeze_ages(params);
@@ -99,8 +95,6 @@ vacuum_options_have_dry_run(const VacuumStmt *stmt, bool *on)
 {
 	bool		found = false;
 
-	if (!stmt->is_vacuumcmd)
-		return false;
 	foreach_node(DefElem, def, stmt->options)
 	{
 		if (strcmp(def->defname, "dry_run") != 0)
@@ -153,22 +147,6 @@ options_without(const List *list, const char *name)
 	return others;
 }
 
-/* vacuum_options_read_latency_target -- see options.h. */
-void
-vacuum_options_read_latency_target(const VacuumStmt *stmt, VacuumOptions *options)
-{
-	Assert(stmt->is_vacuumcmd && options_have(stmt->options, "latency_target"));
-
-	(void) vacuum_options_read(stmt, options);
-	/* that stops at an option that the server refuses */
-	foreach_node(DefElem, def, stmt->options)
-	{
-		if (strcmp(def->defname, "latency_target") == 0)
-			read_latency_target(def, options);
-	}
-	Assert(options->has_latency_target);
-}
-
 /* vacuum_options_for_server -- see options.h. */
 List *
 vacuum_options_for_server(List *list)
@@ -211,8 +189,6 @@ vacuum_options_explain_faults(const VacuumStmt *stmt)
 		else if (strcmp(def->defname, "parallel") == 0)
 			explain_parallel(def);
 	}
-	if (!settings_enabled())
-		explain_full_parallel(stmt);
 }
 
 /* hint_for_unknown -- what is likely meant by an option that nobody knows; NULL if it isn't clear. */
@@ -274,25 +250,6 @@ explain_parallel(const DefElem *def)
 				 errhint("Raise max_parallel_maintenance_workers, and max_parallel_workers and max_worker_processes if these are less.")));
 }
 
-/*
- * explain_full_parallel
- *		With the engine off: raises the server's error for FULL with PARALLEL, with a hint,
- *		if nothing else is wrong with the options.
- */
-static void
-explain_full_parallel(const VacuumStmt *stmt)
-{
-	VacuumOptions options;
-
-	Assert(!settings_enabled());
-	if (vacuum_options_read(stmt, &options) && (options.params.options & VACOPT_FULL) != 0 &&
-		options.params.nworkers > 0)
-		ereport(ERROR,
-				(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
-				 errmsg("VACUUM FULL cannot be performed in parallel"),
-				 errhint("PostgreSQL's own has no workers, and pg_cyclone's is off. A superuser can say SET cyclone.enabled = on; for the session, a role or a database.")));
-}
-
 /* vacuum_options_make_ring -- see options.h. */
 BufferAccessStrategy
 vacuum_options_make_ring(const VacuumOptions *options)
@@ -313,21 +270,18 @@ vacuum_options_make_ring(const VacuumOptions *options)
  * An option given twice is no error: the last one counts.
  */
 static bool
-read_option(const DefElem *def, bool is_vacuum, VacuumOptions *options)
+read_option(const DefElem *def, VacuumOptions *options)
 {
 	VacuumParams *params = &options->params;
 
 	for (int i = 0; i < lengthof(flag_options); i++)
 	{
 		if (strcmp(def->defname, flag_options[i].name) == 0)
-			return (is_vacuum || flag_options[i].for_analyze) &&
-				read_flag(def, flag_options[i].flag, &params->options);
+			return read_flag(def, flag_options[i].flag, &params->options);
 	}
 
 	if (strcmp(def->defname, "buffer_usage_limit") == 0)
 		return read_ring_size(def, &options->ring_size_kb);
-	if (!is_vacuum)
-		return false;
 	if (strcmp(def->defname, "full") == 0)
 		return read_full(def, params);
 	if (strcmp(def->defname, "index_cleanup") == 0)
@@ -649,8 +603,11 @@ repack_options_read(const RepackStmt *stmt, VacuumOptions *options)
 
 		if (strcmp(def->defname, "parallel") == 0)
 		{
-			params->nworkers = read_repack_parallel(def);
-			is_right = true;
+			is_right = read_parallel(def, &params->nworkers);
+			if (!is_right)
+				ereport(ERROR,
+						(errcode(ERRCODE_SYNTAX_ERROR),
+						 errmsg("%s option must be between 0 and %d", "PARALLEL", MAX_PARALLEL_WORKER_LIMIT)));
 		}
 		else if (strcmp(def->defname, "verbose") == 0)
 			is_right = read_flag(def, VACOPT_VERBOSE, &params->options);
@@ -675,20 +632,4 @@ repack_options_read(const RepackStmt *stmt, VacuumOptions *options)
 	if (params->options & VACOPT_ANALYZE)
 		return stmt->relation != NULL;
 	return stmt->relation == NULL || stmt->relation->va_cols == NIL;
-}
-
-/*
- * read_repack_parallel
- *		Reads PARALLEL of a REPACK, as read_parallel, but raises an error if it is wrong.
- */
-static int
-read_repack_parallel(DefElem *def)
-{
-	int			number = defGetInt32(def);
-
-	if (number < 0 || number > MAX_PARALLEL_WORKER_LIMIT)
-		ereport(ERROR,
-				(errcode(ERRCODE_SYNTAX_ERROR),
-				 errmsg("%s option must be between 0 and %d", "PARALLEL", MAX_PARALLEL_WORKER_LIMIT)));
-	return number == 0 ? -1 : number;
 }

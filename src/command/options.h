@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * options.h
- *	  The options of a VACUUM, ANALYZE or REPACK statement.
+ *	  The options of a VACUUM or REPACK statement.
  *
  * Portions Copyright (c) 2026, the pg_cyclone developers
  *
@@ -30,7 +30,7 @@ typedef struct VacuumOptions
 
 /*
  * vacuum_options_read
- *		Reads the options of a VACUUM or ANALYZE, and doesn't change the statement.
+ *		Reads the options of a VACUUM, and doesn't change the statement.
  *
  * Returns false if the server raises an error for them, or may raise one.  Raises an
  * error itself for options that the server doesn't know.  VACOPT_ONLY_DATABASE_STATS may
@@ -60,16 +60,6 @@ extern void vacuum_options_refuse(const char *option, const char *with);
 
 /* vacuum_options_are_ours -- has a statement FULL with a value that the server doesn't know? */
 extern bool vacuum_options_are_ours(const VacuumStmt *stmt);
-
-/*
- * vacuum_options_read_latency_target
- *		Reads the options of a VACUUM that has a LATENCY_TARGET.  If it has several, the
- *		last one counts, as for any option.
- *
- * If the server refuses another option, those after it are not read.  Raises an error if
- * the value of a target is wrong, or if it can't be used with the other options.
- */
-extern void vacuum_options_read_latency_target(const VacuumStmt *stmt, VacuumOptions *options);
 
 /*
  * vacuum_options_explain_faults

@@ -74,7 +74,6 @@ static void pass_on(const Call *call);
 static void vacuum_lazily(const Call *call);
 static void go_on(const VacuumStmt *stmt);
 static void pass_on_for_server(const Call *call);
-static PlannedStmt *for_server(const PlannedStmt *pstmt);
 static MemoryContext statement_context(void);
 static void check_target(const VacuumStmt *stmt, const VacuumOptions *options);
 static bool is_ours(const VacuumStmt *stmt, ProcessUtilityContext context,
@@ -192,6 +191,7 @@ is_done(const Call *call)
 	const VacuumStmt *stmt = (const VacuumStmt *) call->pstmt->utilityStmt;
 	VacuumOptions options;
 	bool		has_target;
+	bool		has_ours;
 
 	Assert(call->next != NULL);
 	if (IsA(stmt, RepackStmt))
@@ -199,24 +199,24 @@ is_done(const Call *call)
 	if (!IsA(stmt, VacuumStmt))
 		return false;
 	if (relations_are_vacuumed())
-	{
 		refuse_nested(stmt, call->context);
+	/* single-user mode is for emergencies: no experiments, no workers */
+	if (!stmt->is_vacuumcmd || !IsUnderPostmaster)
 		return false;
-	}
 	if (is_dry_run_done(call))
 		return true;
+	has_target = options_have(stmt->options, "latency_target");
+	has_ours = has_target || vacuum_options_are_ours(stmt);
 	if (!server_fits())
 	{
-		if (settings_enabled() && IsUnderPostmaster && stmt->is_vacuumcmd &&
-			(options_have(stmt->options, "latency_target") || vacuum_options_are_ours(stmt)))
+		if (settings_enabled() && has_ours)
 			server_refuse_if_unfit("VACUUM options LATENCY_TARGET, FULL REWRITE and FULL INPLACE");
 		return false;
 	}
-	if (stmt->is_vacuumcmd && IsUnderPostmaster)
-	{
-		vacuum_options_explain_faults(stmt);
-		explain_names(stmt);
-	}
+	vacuum_options_explain_faults(stmt);
+	explain_names(stmt);
+	if (!settings_enabled())
+		return false;
 	if (is_ours(stmt, call->context, &options))
 	{
 		if (distributed_is_for_other(stmt->rels, &options))
@@ -225,17 +225,13 @@ is_done(const Call *call)
 			run_ours(stmt->rels, &options);
 		return true;
 	}
-	if (!settings_enabled() || !IsUnderPostmaster || !stmt->is_vacuumcmd)
-		return false;
-	has_target = options_have(stmt->options, "latency_target");
-	if (!has_target && !vacuum_options_are_ours(stmt))
+	if (!has_ours)
 		return false;
 
+	/* where the server refuses another option, it raises its error */
+	has_target = has_target && vacuum_options_read(stmt, &options);
 	if (has_target)
-	{
-		vacuum_options_read_latency_target(stmt, &options);
 		check_target(stmt, &options);
-	}
 	if (!has_target || pace_command_is_running())
 	{
 		pass_on_for_server(call);
@@ -293,7 +289,7 @@ is_dry_run_done(const Call *call)
 	VacuumStmt *stmt = (VacuumStmt *) call->pstmt->utilityStmt;
 	VacuumOptions options;
 
-	if (!IsUnderPostmaster || !vacuum_options_have_dry_run(stmt, &is_dry))
+	if (!vacuum_options_have_dry_run(stmt, &is_dry))
 		return false;
 
 	/* with DRY_RUN off it commits */
@@ -432,42 +428,32 @@ go_on(const VacuumStmt *stmt)
 	MemoryContextSwitchTo(old);
 }
 
-/* pass_on_for_server -- likewise, without our options. */
+/*
+ * pass_on_for_server
+ *		Pass on a copy of a VACUUM or REPACK statement, with options that the server knows,
+ *		in memory that outlives the statement's transactions.
+ */
 static void
 pass_on_for_server(const Call *call)
 {
 	Call		inner = *call;
-
-	inner.pstmt = for_server(call->pstmt);
-	pass_on(&inner);
-}
-
-/*
- * for_server
- *		Returns a copy of a VACUUM or REPACK statement, with options that the server
- *		knows, in memory that outlives the statement's transactions.
- */
-static PlannedStmt *
-for_server(const PlannedStmt *pstmt)
-{
 	MemoryContext old = MemoryContextSwitchTo(statement_context());
-	PlannedStmt *copy = copyObject(unconstify(PlannedStmt *, pstmt));
 
-	if (IsA(copy->utilityStmt, RepackStmt))
+	inner.pstmt = copyObject(call->pstmt);
+	if (IsA(inner.pstmt->utilityStmt, RepackStmt))
 	{
-		RepackStmt *stmt = (RepackStmt *) copy->utilityStmt;
+		RepackStmt *stmt = (RepackStmt *) inner.pstmt->utilityStmt;
 
 		stmt->params = options_without(stmt->params, "parallel");
 	}
 	else
 	{
-		VacuumStmt *stmt = castNode(VacuumStmt, copy->utilityStmt);
+		VacuumStmt *stmt = castNode(VacuumStmt, inner.pstmt->utilityStmt);
 
 		stmt->options = vacuum_options_for_server(stmt->options);
 	}
 	MemoryContextSwitchTo(old);
-
-	return copy;
+	pass_on(&inner);
 }
 
 /*
@@ -491,7 +477,7 @@ static bool
 is_ours(const VacuumStmt *stmt, ProcessUtilityContext context,
 		VacuumOptions *options)
 {
-	if (!settings_enabled() || !stmt->is_vacuumcmd || !options_have(stmt->options, "full"))
+	if (!options_have(stmt->options, "full"))
 		return false;
 
 	/* the error is raised here, as the server doesn't know the options */
@@ -503,10 +489,6 @@ is_ours(const VacuumStmt *stmt, ProcessUtilityContext context,
 	if (context != PROCESS_UTILITY_TOPLEVEL ||
 		IsTransactionBlock() || IsSubTransaction() ||
 		IsInParallelMode() || RecoveryInProgress())
-		return false;
-
-	/* single-user mode is for emergencies: no experiments, no workers */
-	if (!IsUnderPostmaster)
 		return false;
 
 	if (!vacuum_options_read(stmt, options))
@@ -588,24 +570,16 @@ run_ours(List *rels, const VacuumOptions *options)
 
 /*
  * refuse_nested
- *		Raises the server's error for a VACUUM or ANALYZE inside a VACUUM of ours.
- *
- * A function in an index expression may call one.  Returns if the server finds another
- * error first, and raises that.
+ *		Raises the server's error for a VACUUM or ANALYZE inside a VACUUM of ours: a
+ *		function in an index expression may call one.
  */
 static void
 refuse_nested(const VacuumStmt *stmt, ProcessUtilityContext context)
 {
-	VacuumOptions options;
-	const char *name = stmt->is_vacuumcmd ? "VACUUM" : "ANALYZE";
-
-	if (IsInParallelMode() || !vacuum_options_read(stmt, &options))
-		return;
-
 	if (stmt->is_vacuumcmd)
-		PreventInTransactionBlock(context == PROCESS_UTILITY_TOPLEVEL, name);
-
+		PreventInTransactionBlock(context == PROCESS_UTILITY_TOPLEVEL, "VACUUM");
 	ereport(ERROR,
 			(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
-			 errmsg("%s cannot be executed from VACUUM or ANALYZE", name)));
+			 errmsg("%s cannot be executed from VACUUM or ANALYZE",
+					stmt->is_vacuumcmd ? "VACUUM" : "ANALYZE")));
 }

@@ -86,11 +86,9 @@ static bool
 check_window(char **newval, void **extra, GucSource source)
 {
 	CompactionWindow window;
-	const char *problem;
 
-	if (window_parse(*newval, &window, &problem))
+	if (window_parse(*newval, &window))
 		return true;
-	GUC_check_errdetail("%s", _(problem));
 	GUC_check_errhint("A window is a list of days with hours, like \"Mon-Fri 22:00-05:00, Sat-Sun\".");
 	return false;
 }
@@ -145,9 +143,8 @@ compaction_opens_in(TimestampTz now)
 {
 	pg_time_t	moment = timestamptz_to_time_t(now);
 	CompactionWindow window;
-	const char *problem;
 
-	if (!window_parse(cyclone_compaction_window, &window, &problem))
+	if (!window_parse(cyclone_compaction_window, &window))
 		return NAN;
 	if (window_has(&window, wall_clock(moment)))
 		return 0;

@@ -94,7 +94,7 @@ typedef struct CompactionRun
 								 * one */
 } CompactionRun;
 
-/* The least time between two visits of a database, after which a visit begins no more tables */
+/* The least time that a round of visits takes, and after which a visit begins no more tables */
 #define COMPACTION_VISIT_MS	60000
 
 /* What launcher, worker and views share; the lock protects all but the atomics.  A look at pid needs none. */
@@ -213,8 +213,8 @@ extern bool compaction_states_put(const CompactionState *state);
 extern void compaction_states_tidy(void);
 extern void compaction_states_sweep(const List *databases);
 
-/* window_parse returns false and sets *problem if the text is no window.  No errors. */
-extern bool window_parse(const char *text, CompactionWindow *window, const char **problem);
+/* window_parse returns false if the text is no window.  No errors. */
+extern bool window_parse(const char *text, CompactionWindow *window);
 extern bool window_has(const CompactionWindow *window, int minute);
 
 /* Of each reason, by its number; unit is NULL if it has no figure */

@@ -4,8 +4,8 @@
  *	  The process that has tables compacted by themselves.
  *
  * It runs while cyclone.compaction is on, in no database, and starts a worker for each
- * database in turn, first for the one whose last visit is longest ago.  The worker finds out
- * itself whether there is anything to be done.
+ * database after the other, in rounds.  The worker finds out itself whether there is anything
+ * to be done.
  *
  * While the worker is at a table it may be anywhere in VACUUM.  So the launcher watches for
  * it, and ends what must end, by the signals of pg_cancel_backend and pg_terminate_backend.
@@ -31,7 +31,6 @@
 #include "storage/lmgr.h"
 #include "storage/proc.h"
 #include "utils/guc.h"
-#include "utils/hsearch.h"
 #include "utils/memutils.h"
 #include "utils/timestamp.h"
 #include "utils/wait_event.h"
@@ -68,18 +67,14 @@
 /* How many waiting sessions a look asks about, which takes all locks of the lock manager */
 #define MOST_ASKED	16
 
-/* The last visit of a database */
-typedef struct Visit
-{
-	Oid			database;		/* the key */
-	TimestampTz at;
-} Visit;
-
 PGDLLEXPORT void pg_cyclone_compaction_launcher(Datum arg);
 
-static HTAB *visits;
 static BackgroundWorkerHandle *worker_handle = NULL;
 static TimestampTz last_start = 0;
+
+/* A round goes by the databases' OIDs: the one visited last, invalid between two rounds */
+static Oid	last_visited = InvalidOid;
+static TimestampTz round_start = 0;
 
 static void leave_launcher(int code, Datum arg);
 static bool worker_is_there(void);
@@ -96,7 +91,6 @@ void
 pg_cyclone_compaction_launcher(Datum arg)
 {
 	static uint32 wait_event = 0;
-	HASHCTL		control = {.keysize = sizeof(Oid),.entrysize = sizeof(Visit)};
 	MemoryContext context;
 	uint32		none = 0;
 
@@ -107,7 +101,6 @@ pg_cyclone_compaction_launcher(Datum arg)
 	own_worker_begin(InvalidOid, 0);
 	compaction_states_sweep(own_worker_databases(NULL));
 
-	visits = hash_create("visits of databases", 64, &control, HASH_ELEM | HASH_BLOBS);
 	context = AllocSetContextCreate(TopMemoryContext, "Compaction launcher", ALLOCSET_DEFAULT_SIZES);
 	for (;;)
 	{
@@ -276,35 +269,35 @@ signal_worker(const CompactionShared *seen, int signal, CompactionOutcome outcom
 
 /*
  * visit_next
- *		Start a worker, if there is a database for it, and it isn't too early for that.  First
- *		comes the database whose last visit is longest ago; without a place for a worker it
- *		has its turn at the next visit.
+ *		Start a worker for the next database of the round, or for the first of a new one, if
+ *		it isn't too early for that.  Without a place for a worker the database has its turn
+ *		in the next round.
  */
 static void
 visit_next(void)
 {
 	BackgroundWorker worker = own_worker("pg_cyclone compaction worker", "pg_cyclone_compaction_worker");
 	TimestampTz now = GetCurrentTimestamp();
-	Visit	   *best = NULL;
+	Oid			next = InvalidOid;
 
-	if (!has_passed(last_start, now, WATCH_MS))
+	if (!has_passed(last_start, now, WATCH_MS) ||
+		(!OidIsValid(last_visited) &&
+		 !has_passed(round_start, now, DEBUG_LIMIT(compaction_visit, COMPACTION_VISIT_MS))))
 		return;
 	foreach_oid(database, own_worker_databases(is_to_be_visited))
 	{
-		bool		found;
-		Visit	   *visit = hash_search(visits, &database, HASH_ENTER, &found);
-
-		visit->at = found ? visit->at : 0;
-		if (has_passed(visit->at, now, DEBUG_LIMIT(compaction_visit, COMPACTION_VISIT_MS)) &&
-			(best == NULL || visit->at < best->at))
-			best = visit;
+		if (!OidIsValid(next) && database > last_visited)
+			next = database;
 	}
-	if (best == NULL)
+	if (!OidIsValid(last_visited))
+		round_start = now;
+	last_visited = next;
+	if (!OidIsValid(next))
 		return;
-	best->at = last_start = now;
-	worker.bgw_main_arg = ObjectIdGetDatum(best->database);
+	last_start = now;
+	worker.bgw_main_arg = ObjectIdGetDatum(next);
 	snprintf(worker.bgw_name, sizeof(worker.bgw_name),
-			 "pg_cyclone compaction worker for database %u", best->database);
+			 "pg_cyclone compaction worker for database %u", next);
 	MemoryContextSwitchTo(TopMemoryContext);
 	if (!own_worker_start(&worker, &worker_handle))
 		worker_handle = NULL;

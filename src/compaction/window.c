@@ -24,21 +24,21 @@
 
 #define EVERY_DAY		0x7f
 
-static bool read_window_item(const char **at, CompactionWindow *window, const char **problem);
-static bool read_window_days(const char **at, int *days, const char **problem);
+static bool read_window_item(const char **at, CompactionWindow *window);
+static bool read_window_days(const char **at, int *days);
 static int	read_window_day(const char **at);
-static bool read_window_hours(const char **at, int *from, int *to, const char **problem);
+static bool read_window_hours(const char **at, int *from, int *to);
 static int	read_window_time(const char **at);
 static void skip_window_spaces(const char **at);
 static void add_window_minutes(CompactionWindow *window, int days, int from, int to);
 
 /*
  * window_parse
- *		Read a window; an empty text stands for all hours.  Returns false, and the
- *		problem, if the text is no window.
+ *		Read a window; an empty text stands for all hours.  Returns false if the text is
+ *		no window.
  */
 bool
-window_parse(const char *text, CompactionWindow *window, const char **problem)
+window_parse(const char *text, CompactionWindow *window)
 {
 	const char *at = text;
 
@@ -51,17 +51,13 @@ window_parse(const char *text, CompactionWindow *window, const char **problem)
 	}
 	for (;;)
 	{
-		if (!read_window_item(&at, window, problem))
+		if (!read_window_item(&at, window))
 			return false;
 		skip_window_spaces(&at);
 		if (*at == '\0')
 			return true;
-		if (*at != ',')
-		{
-			*problem = "There is something else where a comma or the end should be.";
+		if (*at++ != ',')
 			return false;
-		}
-		at++;
 	}
 }
 
@@ -75,7 +71,7 @@ window_has(const CompactionWindow *window, int minute)
 
 /* read_window_item -- read days, hours, or both, into the window. */
 static bool
-read_window_item(const char **at, CompactionWindow *window, const char **problem)
+read_window_item(const char **at, CompactionWindow *window)
 {
 	int			days = EVERY_DAY;
 	int			from = 0;
@@ -83,17 +79,14 @@ read_window_item(const char **at, CompactionWindow *window, const char **problem
 
 	skip_window_spaces(at);
 	if (!isalpha((unsigned char) **at) && !isdigit((unsigned char) **at))
-	{
-		*problem = "Days or hours are missing.";
 		return false;
-	}
 	if (isalpha((unsigned char) **at))
 	{
-		if (!read_window_days(at, &days, problem))
+		if (!read_window_days(at, &days))
 			return false;
 		skip_window_spaces(at);
 	}
-	if (isdigit((unsigned char) **at) && !read_window_hours(at, &from, &to, problem))
+	if (isdigit((unsigned char) **at) && !read_window_hours(at, &from, &to))
 		return false;
 	add_window_minutes(window, days, from, to);
 	return true;
@@ -101,7 +94,7 @@ read_window_item(const char **at, CompactionWindow *window, const char **problem
 
 /* read_window_days -- read a day, or the first and the last of some, which may go around the week's end. */
 static bool
-read_window_days(const char **at, int *days, const char **problem)
+read_window_days(const char **at, int *days)
 {
 	int			first = read_window_day(at);
 	int			last = first;
@@ -114,10 +107,7 @@ read_window_days(const char **at, int *days, const char **problem)
 		last = read_window_day(at);
 	}
 	if (first < 0 || last < 0)
-	{
-		*problem = "Days are Mon, Tue, Wed, Thu, Fri, Sat and Sun.";
 		return false;
-	}
 	*days = 1 << first;
 	for (int day = first; day != last; day = (day + 1) % 7)
 		*days |= 1 << ((day + 1) % 7);
@@ -143,20 +133,16 @@ read_window_day(const char **at)
 
 /* read_window_hours -- read hours; from and to are minutes. */
 static bool
-read_window_hours(const char **at, int *from, int *to, const char **problem)
+read_window_hours(const char **at, int *from, int *to)
 {
 	*from = read_window_time(at);
 	skip_window_spaces(at);
-	if (*from >= 0 && *from < MINUTES_PER_DAY && **at == '-')
-	{
-		(*at)++;
-		skip_window_spaces(at);
-		*to = read_window_time(at);
-		if (*to >= 0 && *to <= MINUTES_PER_DAY)
-			return true;
-	}
-	*problem = "Hours are as in 22:00-05:00.";
-	return false;
+	if (*from < 0 || *from >= MINUTES_PER_DAY || **at != '-')
+		return false;
+	(*at)++;
+	skip_window_spaces(at);
+	*to = read_window_time(at);
+	return *to >= 0 && *to <= MINUTES_PER_DAY;
 }
 
 /* read_window_time -- read a time of 00:00 to 24:59; returns its minutes, or -1. */

@@ -278,7 +278,6 @@ def test_wrong_settings(server):
     with server.connect() as conn:
         with pytest.raises(psycopg.errors.InvalidParameterValue) as caught:
             conn.execute("ALTER SYSTEM SET cyclone.compaction_window = 'Mon-Fri 22-5'")
-        assert caught.value.diag.message_detail == "Hours are as in 22:00-05:00."
         assert "Mon-Fri 22:00-05:00" in caught.value.diag.message_hint
         with pytest.raises(psycopg.errors.InvalidParameterValue):
             conn.execute("ALTER SYSTEM SET cyclone.compaction_threshold = 101")

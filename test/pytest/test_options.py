@@ -152,9 +152,8 @@ def test_options_need_the_engine(conn):
         with pytest.raises(psycopg.errors.ObjectNotInPrerequisiteState, match=f"{option.split(chr(39))[0].strip()} is pg_cyclone's") as error:
             conn.execute(f"VACUUM ({option}) t")
         assert "cyclone.enabled = on" in error.value.diag.message_hint
-    with pytest.raises(psycopg.errors.FeatureNotSupported, match="VACUUM FULL cannot be performed in parallel") as error:
+    with pytest.raises(psycopg.errors.FeatureNotSupported, match=FULL_PARALLEL):
         conn.execute("VACUUM (FULL, PARALLEL 2) t")
-    assert "cyclone.enabled = on" in error.value.diag.message_hint
     conn.execute("VACUUM (FULL) t")
     conn.execute("VACUUM (FULL, PARALLEL 0) t")
 

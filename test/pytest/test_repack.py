@@ -152,9 +152,9 @@ def test_random_statements(conn):
 
 WRONG = {
     # what follows REPACK: the SQLSTATE, and what is said
-    "(PARALLEL) t": ("42601", "parallel requires an integer value"),
-    "(PARALLEL off) t": ("42601", "parallel requires an integer value"),
-    "(PARALLEL 1.5) t": ("42601", "parallel requires an integer value"),
+    "(PARALLEL) t": ("42601", "PARALLEL option must be between 0 and 1024"),
+    "(PARALLEL off) t": ("42601", "PARALLEL option must be between 0 and 1024"),
+    "(PARALLEL 1.5) t": ("42601", "PARALLEL option must be between 0 and 1024"),
     "(PARALLEL -1) t": ("42601", "PARALLEL option must be between 0 and 1024"),
     "(PARALLEL 1025) t": ("42601", "PARALLEL option must be between 0 and 1024"),
     "(PARALLEL 2) t USING INDEX t_pkey": ("0A000", "REPACK option PARALLEL cannot be used with USING INDEX"),

@@ -64,17 +64,6 @@ defGetString(DefElem *def)
 	return text;
 }
 
-/* defGetInt32 -- an option's value as a number. */
-int32
-defGetInt32(DefElem *def)
-{
-	if (def->arg == NULL || !IsA(def->arg, Integer))
-		ereport(ERROR,
-				(errcode(ERRCODE_SYNTAX_ERROR),
-				 errmsg("%s requires an integer value", def->defname)));
-	return intVal(def->arg);
-}
-
 /* number_with_unit -- a number in the first of some units, or in any of them. */
 static bool
 number_with_unit(const char *text, const char *const *units, const double *factors, double *number)
@@ -336,35 +325,6 @@ test_what_is_left_to_the_server(void)
 	CHECK(vacuum_options_read(&stmt, &options));
 }
 
-/* test_analyze_has_few_options -- a statement ANALYZE. */
-static void
-test_analyze_has_few_options(void)
-{
-	static const char *const ours[] = {"", "verbose", "skip_locked", "buffer_usage_limit 256"};
-	static const char *const lists[] = {
-		"analyze", "disable_page_skipping", "freeze", "only_database_stats", "process_main",
-		"process_toast", "skip_database_stats", "full", "full inplace", "index_cleanup", "truncate",
-		"parallel 1", "latency_target auto",
-	};
-	VacuumOptions options;
-
-	for (int i = 0; i < lengthof(ours); i++)
-	{
-		VacuumStmt	stmt = statement(ours[i]);
-
-		stmt.is_vacuumcmd = false;
-		CHECK(vacuum_options_read(&stmt, &options));
-		CHECK_EQ(options.params.options & (VACOPT_VACUUM | VACOPT_ANALYZE), VACOPT_ANALYZE);
-	}
-	for (int i = 0; i < lengthof(lists); i++)
-	{
-		VacuumStmt	stmt = statement(lists[i]);
-
-		stmt.is_vacuumcmd = false;
-		CHECK(!vacuum_options_read(&stmt, &options));
-	}
-}
-
 /* test_latency_targets -- auto, or none. */
 static void
 test_latency_targets(void)
@@ -377,12 +337,6 @@ test_latency_targets(void)
 		{"latency_target auto", true}, {"latency_target 'AUTO'", true}, {"latency_target off", false},
 		{"latency_target 0", false}, {"latency_target auto, latency_target '0'", false},
 		{"latency_target auto, full", true},
-
-		/*
-		 * the server refuses these, and what comes after it is read all the
-		 * same
-		 */
-		{"nonsense, latency_target auto", true}, {"latency_target off, nonsense, latency_target auto", true},
 	};
 	VacuumOptions options;
 	VacuumStmt	stmt;
@@ -391,7 +345,7 @@ test_latency_targets(void)
 	{
 		stmt = statement(lists[i].text);
 		CHECK(options_have(stmt.options, "latency_target"));
-		vacuum_options_read_latency_target(&stmt, &options);
+		CHECK(vacuum_options_read(&stmt, &options));
 		CHECK(options.has_latency_target);
 		CHECK_EQ(options.latency_target, lists[i].is_auto);
 		CHECK_EQ((options.params.options & VACOPT_FULL) != 0, strstr(lists[i].text, "full") != NULL);
@@ -506,20 +460,6 @@ test_a_limit_of_workers_is_said(void)
 	max_worker_processes = 1;
 	CHECK_TEXT(explained("parallel 2", true), hint);
 	max_worker_processes = 8;
-}
-
-/* test_full_in_parallel_needs_the_engine -- which PostgreSQL's error doesn't say. */
-static void
-test_full_in_parallel_needs_the_engine(void)
-{
-	const char *hint = "PostgreSQL's own has no workers, and pg_cyclone's is off. " SWITCH_ON;
-
-	CHECK_TEXT(explained("full, parallel 2", false), hint);
-	CHECK_TEXT(unit_error, "VACUUM FULL cannot be performed in parallel");
-	CHECK_TEXT(explained("full, parallel 0", false), NULL);
-	CHECK_TEXT(explained("full off, parallel 2", false), NULL);
-	CHECK_TEXT(explained("full, parallel 2, nonsense", false), NULL);
-	CHECK_TEXT(unit_error, NULL);
 }
 
 /* test_options_as_the_server_knows_them -- so that it refuses what else is wrong. */
@@ -654,12 +594,10 @@ main(void)
 	UNIT_RUN(test_flags);
 	UNIT_RUN(test_values);
 	UNIT_RUN(test_what_is_left_to_the_server);
-	UNIT_RUN(test_analyze_has_few_options);
 	UNIT_RUN(test_latency_targets);
 	UNIT_RUN(test_wrong_values_are_told_what_to_do);
 	UNIT_RUN(test_faults_are_explained);
 	UNIT_RUN(test_a_limit_of_workers_is_said);
-	UNIT_RUN(test_full_in_parallel_needs_the_engine);
 	UNIT_RUN(test_options_as_the_server_knows_them);
 	UNIT_RUN(test_options_of_repack);
 	UNIT_RUN(test_repack_that_is_the_servers);
