@@ -3,10 +3,9 @@
  * settings.c
  *	  The configuration parameters, all named cyclone.*.
  *
- * Every parameter is defined here, in alphabetical order, and read through its
- * variable.  The exceptions are those about latency in pace/pace_settings.c, those of
- * compaction/compaction.c, and those of debug_point.c, which only builds for
- * tests have.
+ * Every parameter is defined here, and read through its variable.  The exceptions are
+ * those about latency in pace/pace_settings.c, those of compaction/compaction.c, and
+ * those of debug_point.c, which only builds for tests have.
  *
  * Portions Copyright (c) 2026, the pg_cyclone developers
  *
@@ -107,15 +106,50 @@ static const struct config_enum_entry preserve_options[] = {
 	{NULL, 0, false}
 };
 
+/* The parameters that are whole numbers; their defaults are the variables' values. */
+static const struct
+{
+	const char *name;
+	const char *about;
+	const char *more;
+	int		   *value;
+	int			least;
+	int			most;
+	GucContext	context;
+	int			unit;
+}			numbers[] = {
+	{"cyclone.autovacuum_max_parallel_workers",
+		"The most parallel workers that all autovacuums together have.",
+		"Since PostgreSQL 19 each of them has no more than autovacuum_max_parallel_workers and its table's autovacuum_parallel_workers allow.",
+		&cyclone_autovacuum_max_parallel_workers, 0, MAX_PARALLEL_WORKER_LIMIT, PGC_SIGHUP, 0},
+	{"cyclone.history_size",
+		"How many runs of VACUUM the view cyclone.history remembers.",
+		"Each takes 1.1 kB of shared memory, and as much on disk; 0 switches the view off.",
+		&cyclone_history_size, 0, HISTORY_MAX_SIZE, PGC_POSTMASTER, 0},
+	{"cyclone.index_wait",
+		"How long VACUUM (FULL INPLACE) waits for other transactions when it builds an index anew.",
+		"After that the index stays as it is, with a warning. Each of several steps has this limit.",
+		&cyclone_index_wait, 0, INT_MAX, PGC_USERSET, GUC_UNIT_MS},
+	{"cyclone.log_min_duration",
+		"The time from which on VACUUM commands are logged as autovacuums are.",
+		"0 logs all; -1 logs none.",
+		&cyclone_log_min_duration, -1, INT_MAX, PGC_SUSET, GUC_UNIT_MS},
+	{"cyclone.max_replica_lag",
+		"How long standbys and subscribers may lag because of VACUUM.",
+		"It writes less WAL as they come to that lag, and stands still for a while at it; 0: it doesn't care.",
+		&cyclone_max_replica_lag, 0, INT_MAX, PGC_SIGHUP, GUC_UNIT_MS},
+	{"cyclone.max_wal_rate",
+		"How much WAL all VACUUMs of the server together write a second.",
+		"In kilobytes if it has no unit, images of pages included; 0: as much as they like.",
+		&cyclone_max_wal_rate, 0, INT_MAX, PGC_SIGHUP, GUC_UNIT_KB},
+};
+
 static void define_enabled(void);
 static void assign_enabled(int newval, void *extra);
 static void narrow_mistakes(void);
-static void define_audit_setting(void);
-static void define_autovacuum_settings(void);
 static void define_patterns(const char *name, const char *what, const char *more, char **value);
-static void define_guards(void);
+static void define_min_free_disk(void);
 static void define_page_cache_setting(void);
-static void define_reports(void);
 static bool check_min_free_disk(char **newval, void **extra, GucSource source);
 static void assign_min_free_disk(const char *newval, void *extra);
 
@@ -123,8 +157,30 @@ static void assign_min_free_disk(const char *newval, void *extra);
 void
 settings_init(void)
 {
-	define_audit_setting();
-	define_autovacuum_settings();
+	for (int i = 0; i < lengthof(numbers); i++)
+		DefineCustomIntVariable(numbers[i].name, numbers[i].about, numbers[i].more,
+								numbers[i].value, *numbers[i].value,
+								numbers[i].least, numbers[i].most,
+								numbers[i].context, numbers[i].unit, NULL, NULL, NULL);
+
+	DefineCustomRealVariable("cyclone.audit",
+							 "The share of pages that VACUUM judges a second time, by other code than its own.",
+							 "If the verdicts differ VACUUM ends with an error, and the table is left to PostgreSQL's own.",
+							 &cyclone_audit,
+							 0.01,
+							 0, 1,
+							 PGC_SUSET,
+							 0,
+							 NULL, NULL, NULL);
+
+	DefineCustomBoolVariable("cyclone.autovacuum",
+							 "Autovacuum uses pg_cyclone's engine.",
+							 "Off leaves it to the server's own.",
+							 &cyclone_autovacuum,
+							 true,
+							 PGC_SIGHUP,
+							 0,
+							 NULL, NULL, NULL);
 
 	define_patterns("cyclone.databases",
 					"The databases in which pg_cyclone takes VACUUM and autovacuum from the server, as a list of patterns.",
@@ -133,29 +189,7 @@ settings_init(void)
 
 	define_enabled();
 
-	DefineCustomIntVariable("cyclone.history_size",
-							"How many runs of VACUUM the view cyclone.history remembers.",
-							"Each takes 1.1 kB of shared memory, and as much on disk; 0 switches the view off.",
-							&cyclone_history_size,
-							5000,
-							0, HISTORY_MAX_SIZE,
-							PGC_POSTMASTER,
-							0,
-							NULL, NULL, NULL);
-
-	DefineCustomIntVariable("cyclone.index_wait",
-							"How long VACUUM (FULL INPLACE) waits for other transactions when it builds an index anew.",
-							"After that the index stays as it is, with a warning. Each of several steps has this limit.",
-							&cyclone_index_wait,
-							600000,
-							0, INT_MAX,
-							PGC_USERSET,
-							GUC_UNIT_MS,
-							NULL, NULL, NULL);
-
-	define_reports();
-
-	define_guards();
+	define_min_free_disk();
 
 	define_page_cache_setting();
 
@@ -257,45 +291,6 @@ settings_shmem_init(void)
 		pg_atomic_init_u32(files_say_never, enabled == ENABLED_NEVER);
 }
 
-/* define_audit_setting -- cyclone.audit. */
-static void
-define_audit_setting(void)
-{
-	DefineCustomRealVariable("cyclone.audit",
-							 "The share of pages that VACUUM judges a second time, by other code than its own.",
-							 "If the verdicts differ VACUUM ends with an error, and the table is left to PostgreSQL's own.",
-							 &cyclone_audit,
-							 0.01,
-							 0, 1,
-							 PGC_SUSET,
-							 0,
-							 NULL, NULL, NULL);
-}
-
-/* define_autovacuum_settings -- those whose names begin with cyclone.autovacuum. */
-static void
-define_autovacuum_settings(void)
-{
-	DefineCustomBoolVariable("cyclone.autovacuum",
-							 "Autovacuum uses pg_cyclone's engine.",
-							 "Off leaves it to the server's own.",
-							 &cyclone_autovacuum,
-							 true,
-							 PGC_SIGHUP,
-							 0,
-							 NULL, NULL, NULL);
-
-	DefineCustomIntVariable("cyclone.autovacuum_max_parallel_workers",
-							"The most parallel workers that all autovacuums together have.",
-							"Since PostgreSQL 19 each of them has no more than autovacuum_max_parallel_workers and its table's autovacuum_parallel_workers allow.",
-							&cyclone_autovacuum_max_parallel_workers,
-							2,
-							0, MAX_PARALLEL_WORKER_LIMIT,
-							PGC_SIGHUP,
-							0,
-							NULL, NULL, NULL);
-}
-
 /* define_patterns -- a parameter that lists what the engine may take. */
 static void
 define_patterns(const char *name, const char *what, const char *more, char **value)
@@ -327,30 +322,10 @@ settings_check_patterns(char **newval, void **extra, GucSource source)
 	return is_list;
 }
 
-/* define_guards -- those about WAL, standbys and disks. */
+/* define_min_free_disk -- cyclone.min_free_disk. */
 static void
-define_guards(void)
+define_min_free_disk(void)
 {
-	DefineCustomIntVariable("cyclone.max_replica_lag",
-							"How long standbys and subscribers may lag because of VACUUM.",
-							"It writes less WAL as they come to that lag, and stands still for a while at it; 0: it doesn't care.",
-							&cyclone_max_replica_lag,
-							0,
-							0, INT_MAX,
-							PGC_SIGHUP,
-							GUC_UNIT_MS,
-							NULL, NULL, NULL);
-
-	DefineCustomIntVariable("cyclone.max_wal_rate",
-							"How much WAL all VACUUMs of the server together write a second.",
-							"In kilobytes if it has no unit, images of pages included; 0: as much as they like.",
-							&cyclone_max_wal_rate,
-							0,
-							0, INT_MAX,
-							PGC_SIGHUP,
-							GUC_UNIT_KB,
-							NULL, NULL, NULL);
-
 	DefineCustomStringVariable("cyclone.min_free_disk",
 							   "How much of a disk VACUUM leaves free.",
 							   "A share, as \"5%\", of which 10 GB at most count, or a size; 0: it doesn't look. VACUUM waits below it while more WAL is retained than is free, and VACUUM FULL ends.",
@@ -359,21 +334,6 @@ define_guards(void)
 							   PGC_SUSET,
 							   0,
 							   check_min_free_disk, assign_min_free_disk, NULL);
-}
-
-/* define_reports -- the parameters for reports on a VACUUM that has ended. */
-static void
-define_reports(void)
-{
-	DefineCustomIntVariable("cyclone.log_min_duration",
-							"The time from which on VACUUM commands are logged as autovacuums are.",
-							"0 logs all; -1 logs none.",
-							&cyclone_log_min_duration,
-							-1,
-							-1, INT_MAX,
-							PGC_SUSET,
-							GUC_UNIT_MS,
-							NULL, NULL, NULL);
 }
 
 /* define_page_cache_setting -- cyclone.preserve_page_cache. */
