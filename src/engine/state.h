@@ -21,7 +21,6 @@
 #include "storage/condition_variable.h"
 #include "storage/freespace.h"
 #include "storage/s_lock.h"
-#include "utils/pg_rusage.h"
 #include "utils/rel.h"
 #include "utils/snapmgr.h"
 
@@ -35,9 +34,6 @@
 
 /* The heap is scanned by ranges of at most this many blocks (256 MB). */
 #define SCAN_RANGE_BLOCKS	32768
-
-/* Room for the text of pg_rusage_show */
-#define USAGE_SIZE			100
 
 /* A process tells how far it is once in this many blocks. */
 #define PROGRESS_BLOCKS		32
@@ -55,7 +51,8 @@ typedef struct IndexShared
 	/* written by the leader before each index phase */
 	bool		leader_only;	/* in this phase */
 	bool		outside_team;	/* by the leader, while there is no team */
-	bool		was_begun;		/* in this round, by its kind's routine */
+	bool		was_begun;		/* in this round, by its kind's routine; or
+								 * done by another */
 
 	/*
 	 * Written by the process that has the index as a whole in a phase, read
@@ -77,14 +74,6 @@ typedef struct IndexShared
 	pg_atomic_uint32 counted;	/* as processed, in pg_stat_progress_vacuum? */
 } IndexShared;
 
-/* What one member did to one index in the last phase over it */
-typedef struct IndexMemberShared
-{
-	bool		took_part;
-	BlockNumber pages;			/* by a kind's routine, otherwise 0 */
-	char		usage[USAGE_SIZE];
-} IndexMemberShared;
-
 /* One member of the team, as the leader sees it between phases. */
 typedef struct MemberShared
 {
@@ -101,8 +90,6 @@ typedef struct MemberShared
 
 	/* written by the member at the end of each phase */
 	VacuumCounters counters;
-	BlockNumber phase_pages;	/* heap pages processed in this phase */
-	char		usage[USAGE_SIZE];
 } MemberShared;
 
 /* Eager scanning of pages that are all-visible, but not all-frozen */
@@ -137,13 +124,11 @@ typedef struct VacuumShared
 	EagerShared eager;
 	Size		members_start;
 	Size		indexes_start;
-	Size		index_members_start;
 	Size		pace_start;
 	Size		dead_tids_start;	/* 0: no store */
 	Size		file_cache_start;	/* 0: the page cache doesn't matter */
 
 	/* written by the leader between phases */
-	uint32		phase_number;	/* of all phases, from 1 on */
 	bool		do_index_vacuuming;
 	int			num_index_scans;
 	bool		in_cleanup;		/* or in bulk deletion? */
@@ -227,13 +212,8 @@ typedef struct TableVacuum
 
 	/* what this process did */
 	VacuumCounters counters;
-	BlockNumber phase_pages;
 	BlockNumber scan_passed;	/* heap pages scanned or skipped in this round */
-	PGRUsage	usage_start;	/* of this phase */
 	bool		has_sat_out;	/* a worker's, that has said so */
-	uint32		left_phase;		/* a worker's: number of the one that it left
-								 * to be parked */
-	bool		comes_back;		/* to that one */
 
 	/* audits: see audit.c */
 	bool		page_is_audited;	/* of the heap, in hand */
@@ -316,15 +296,6 @@ vacuum_index(const VacuumShared *shared, int index)
 {
 	Assert(index >= 0 && index < shared->nindexes);
 	return (IndexShared *) ((char *) shared + shared->indexes_start) + index;
-}
-
-/* vacuum_index_member -- what a member did to an index, in the shared block. */
-static inline IndexMemberShared *
-vacuum_index_member(const VacuumShared *shared, int index, int member)
-{
-	Assert(index >= 0 && index < shared->nindexes && member >= 0 && member < shared->nmembers);
-	return (IndexMemberShared *) ((char *) shared + shared->index_members_start) +
-		index * shared->nmembers + member;
 }
 
 /* vacuum_pace -- the team's budget, in the shared block. */

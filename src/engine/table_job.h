@@ -44,7 +44,6 @@ extern int	table_plan_workers(VacuumJob *job);
 extern void table_start_team(VacuumJob *job, int nworkers);
 extern void table_run_phase(VacuumJob *job, VacuumPhase phase);
 extern void table_run_phase_alone(VacuumJob *job, VacuumPhase phase);
-extern void table_report_members(VacuumJob *job, VacuumPhase phase);
 extern void table_sum_counters(VacuumJob *job);
 extern void table_finish_team(VacuumJob *job);
 extern void table_update_index_statistics(VacuumJob *job);

@@ -62,9 +62,7 @@ static void join_vacuum(TableVacuum *vacuum, VacuumShared *shared, int member);
 static void pause_team(VacuumJob *job);
 static void forget_fork_sizes(Relation rel);
 static void run_vacuum_phase(void *state, int phase);
-static bool members_are_reported(const VacuumShared *shared);
 static bool find_store(TableVacuum *vacuum, VacuumPhase phase);
-static void forget_member_reports(VacuumShared *shared);
 
 /*
  * table_plan_workers
@@ -149,9 +147,6 @@ lay_out_shared(VacuumJob *job, Size memory, Size *areas_start)
 	size = MAXALIGN(add_size(size, mul_size(sizeof(MemberShared), plan->nmembers)));
 	plan->indexes_start = size;
 	size = MAXALIGN(add_size(size, mul_size(sizeof(IndexShared), plan->nindexes)));
-	plan->index_members_start = size;
-	size = MAXALIGN(add_size(size, mul_size(sizeof(IndexMemberShared),
-											mul_size(plan->nindexes, plan->nmembers))));
 	*areas_start = size;
 	size = MAXALIGN(add_size(size, index_shared_size(&job->vacuum)));
 	plan->pace_start = TYPEALIGN(PG_CACHE_LINE_SIZE, size);
@@ -395,12 +390,8 @@ vacuum_take_place(void *state)
 static bool
 vacuum_has_place(void *state)
 {
-	TableVacuum *vacuum = state;
-
-	if (must_stay(vacuum))
+	if (must_stay(state))
 		(void) pace_take_place(true);
-	if (!pace_has_place())
-		vacuum->left_phase = vacuum->shared->phase_number;
 	return pace_has_place();
 }
 
@@ -483,18 +474,11 @@ table_run_phase(VacuumJob *job, VacuumPhase phase)
 	Assert(!VacuumFailsafeActive ||
 		   (phase != PHASE_HEAP_VACUUM && phase != PHASE_INDEX_CLEANUP));
 
-	if (phase == PHASE_HEAP_VACUUM ||
-		(phase == PHASE_HEAP_SCAN && !job->vacuum.shared->scan_goes_on))
-		forget_member_reports(job->vacuum.shared);
-
-	job->vacuum.shared->phase_number++;
 	INSTR_TIME_SET_CURRENT(start);
 	team_run(job->team, phase, run_vacuum_phase, &job->vacuum, pace_while_waiting);
 	job->result.phase_seconds[phase] += table_seconds_since(start);
 	if (job->result.workers_launched > 0)
 		forget_fork_sizes(job->vacuum.rel);
-	if (phase == PHASE_HEAP_VACUUM)
-		table_report_members(job, phase);
 }
 
 /*
@@ -565,11 +549,6 @@ run_vacuum_phase(void *state, int phase)
 	TableVacuum *vacuum = state;
 	MemberShared *member = vacuum_member(vacuum->shared, vacuum->member);
 
-	vacuum->comes_back = vacuum->left_phase == vacuum->shared->phase_number;
-	if (members_are_reported(vacuum->shared) && !vacuum->comes_back &&
-		(phase != PHASE_HEAP_SCAN || !vacuum->shared->scan_goes_on ||
-		 pg_atomic_read_u32(&member->joined) == 0))
-		pg_rusage_init(&vacuum->usage_start);
 	if (!find_store(vacuum, phase))
 		return;
 	pg_atomic_write_u32(&member->joined, 1);
@@ -599,16 +578,6 @@ run_vacuum_phase(void *state, int phase)
 
 	pace_end_work();
 	member->counters = vacuum->counters;
-	member->phase_pages = vacuum->phase_pages;
-	if (members_are_reported(vacuum->shared))
-		strlcpy(member->usage, pg_rusage_show(&vacuum->usage_start), USAGE_SIZE);
-}
-
-/* members_are_reported -- does the client or the log hear what each member did to the table? */
-static bool
-members_are_reported(const VacuumShared *shared)
-{
-	return shared->nmembers > 1 && message_level_is_interesting(DEBUG2);
 }
 
 /*
@@ -638,46 +607,6 @@ find_store(TableVacuum *vacuum, VacuumPhase phase)
 				 errdetail_internal("%s", failure)));
 	vacuum->has_sat_out = true;
 	return false;
-}
-
-/*
- * forget_member_reports
- *		Leader, before a phase over the heap: forget what members did in earlier ones,
- *		as not all may take part in this one.
- */
-static void
-forget_member_reports(VacuumShared *shared)
-{
-	for (int i = 0; i < shared->nmembers; i++)
-		vacuum_member(shared, i)->usage[0] = '\0';
-}
-
-/*
- * table_report_members
- *		Tell what each member did in a phase over the heap that it took part in.
- */
-void
-table_report_members(VacuumJob *job, VacuumPhase phase)
-{
-	VacuumShared *shared = job->vacuum.shared;
-	const char *verb = phase == PHASE_HEAP_SCAN ? "scanned" : "vacuumed";
-
-	Assert(is_leader(&job->vacuum));
-	Assert(phase == PHASE_HEAP_SCAN || phase == PHASE_HEAP_VACUUM);
-	if (!members_are_reported(shared))
-		return;
-
-	for (int i = 0; i < shared->nmembers; i++)
-	{
-		MemberShared *member = vacuum_member(shared, i);
-
-		if (member->usage[0] != '\0')
-			ereport(DEBUG2,
-					(errmsg_internal("table \"%s\": %s %u pages%s",
-									 job->vacuum.relname, verb, member->phase_pages,
-									 i > 0 ? " by parallel vacuum worker" : ""),
-					 errdetail_internal("%s", member->usage)));
-	}
 }
 
 /*

@@ -298,7 +298,6 @@ scan_and_vacuum(VacuumJob *job)
 			/* or it was left over by a worker that is parked */
 		} while (unscanned < shared->rel_pages &&
 				 (pg_atomic_read_u32(&shared->store_is_full) == 0 || grow_store(job)));
-		table_report_members(job, PHASE_HEAP_SCAN);
 		if (unscanned >= shared->rel_pages)
 			break;
 

@@ -23,7 +23,7 @@ from test_inplace import MAKE_VALUES
 from test_rewrite import CHANGES, MAKE_VERSIONS, run_script
 from test_rewrite_indexes import MAKE_INDEXED
 
-SETTINGS = {"min_parallel_index_scan_size": 0, "client_min_messages": "debug2"}
+SETTINGS = {"min_parallel_index_scan_size": 0}
 VACUUM = "VACUUM (VERBOSE, PARALLEL 2) t"
 CONTEXTS = {
     # debug point: the context of an error there
@@ -345,9 +345,6 @@ def test_a_worker_is_stopped_while_it_waits_for_the_leader(cluster, db, conn, un
             vacuum.finish()
             said = "\n".join(vacuum.messages)
             assert "a parallel vacuum worker was terminated between two phases" in said
-            assert re.search(r'table "t": vacuumed [1-9]\d* pages', said)
-            # of who isn't there any more nothing is said
-            assert said.count('table "t": vacuumed') == 2
             assert checks.table_state(conn, "t")["dead_items"] == 0
 
 
@@ -363,8 +360,6 @@ def test_workers_that_are_terminated_before_or_after_their_phases_cost_no_more_t
     assert "terminated" not in said
     if point == "team-join":
         assert said.count("a parallel vacuum worker could not take part") == 2
-        pages = re.search(r"(\d+) scanned \(100.00%", said)[1]
-        assert f'table "t": scanned {pages} pages\n' in said  # by the leader, alone
     assert checks.table_state(conn, "t")["dead_items"] == 0
 
 
@@ -503,14 +498,7 @@ def test_workers_that_come_late_join_the_phase_that_is_running(cluster, db, conn
         vacuum.wait_for(3)
         vacuum.release()
         vacuum.finish()
-    said = "\n".join(vacuum.messages)
-    assert "launched 2 parallel vacuum workers (planned: 2)" in said
-    pages = re.search(r"(\d+) scanned \(100.00%", said)[1]
-    assert f'table "t": scanned {pages} pages\n' in said  # by the leader, alone
-    if phase == "heap-vacuum":
-        assert len(re.findall(r'table "t": vacuumed [1-9]\d* pages by parallel vacuum worker', said)) == 2
-    else:
-        assert len(re.findall(r'index "t_\w+" .* by parallel vacuum worker', said)) >= 2
+    assert "parallel workers: 2 planned, 2 launched" in "\n".join(vacuum.messages)
     assert checks.table_state(conn, "t")["dead_items"] == 0
 
 

@@ -38,7 +38,7 @@ def test_each_block_is_scanned_and_vacuumed_once(conn, pages, count, workers):
     pages("t", count)
     conn.execute("CREATE INDEX ON t (id)")
     conn.execute("DELETE FROM t WHERE id % 2 = 0 AND id % 8 <> 0")
-    conn.execute("SET min_parallel_index_scan_size = 0; SET client_min_messages = debug2")
+    conn.execute("SET min_parallel_index_scan_size = 0")
     gone = [i for i in range(1, 2 * count + 1) if i % 2 == 0 and i % 8 != 0]
     dead = len(gone), len({(i + 1) // 2 for i in gone})
     report = vacuum_report(conn, "t", f", DISABLE_PAGE_SKIPPING, INDEX_CLEANUP on, PARALLEL {workers}")
@@ -47,11 +47,6 @@ def test_each_block_is_scanned_and_vacuumed_once(conn, pages, count, workers):
     assert f"tuples: {dead[0]} removed, {2 * count - dead[0]} remain, 0 are dead" in report
     if dead[0]:
         assert f"{dead[1]} pages from table" in report and f"had {dead[0]} dead item identifiers removed" in report
-    for verb, total in (("scanned", count), ("vacuumed", dead[1])):
-        shares = [int(n) for n in re.findall(rf'^table "t": {verb} (\d+) pages', report, re.MULTILINE)]
-        # a worker that comes too late for a phase is not listed
-        assert sum(shares) == (total if workers and (total or verb == "scanned") else 0), report
-        assert len(shares) <= workers + 1
     state = checks.table_state(conn, "t")
     assert state["rows"] == state["reltuples"] == 2 * count - dead[0]
     assert (state["dead_items"], state["dead_tuples"], state["all_visible"]) == (0, 0, count)
@@ -61,37 +56,31 @@ def test_each_block_is_scanned_and_vacuumed_once(conn, pages, count, workers):
 
 @pytest.mark.parametrize("workers", [0, 2])
 def test_verbose_is_not_much_longer_than_in_postgresql(conn, workers):
-    """At most half again as long, for 20 indexes, when all of them are vacuumed; what each process did is there if asked for."""
+    """At most half again as long, for 20 indexes, when all of them are vacuumed."""
     conn.execute("CREATE TABLE t AS SELECT i AS id FROM generate_series(1, 20000) i")
     for number in range(20):
         conn.execute(f"CREATE INDEX t_{number} ON t (id)")
     conn.execute("SET min_parallel_index_scan_size = 0; SET max_parallel_maintenance_workers = 4")
     lines = {}
-    for who, settings in {"postgresql": "SET cyclone.enabled = off", "engine": "SET cyclone.enabled = on",
-                          "details": "SET client_min_messages = debug2"}.items():  # fmt: skip
-        conn.execute(f"{settings}; DELETE FROM t WHERE ctid = ANY (ARRAY(SELECT ctid FROM t WHERE id % 3 = 0 LIMIT 2000))")
+    for who, enabled in {"postgresql": "off", "engine": "on"}.items():
+        conn.execute(f"SET cyclone.enabled = {enabled}; DELETE FROM t WHERE ctid = ANY (ARRAY(SELECT ctid FROM t WHERE id % 3 = 0 LIMIT 2000))")
         lines[who] = vacuum_report(conn, "t", f", INDEX_CLEANUP on, PARALLEL {workers}", details=True).splitlines()
     assert all(sum(line.startswith('index "t_') for line in lines[who]) >= 20 for who in lines), lines
     assert len(lines["engine"]) <= 1.5 * len(lines["postgresql"]), lines
-    shares = [line for line in lines["details"] if line.startswith(('table "t": scanned', 'scanned index "t_'))]
-    assert (len(shares) > 20) == (workers > 0)
 
 
 @pytest.mark.parametrize("workers", [1, 4])
-@pytest.mark.parametrize("phase, verb", [("heap-scan", "scanned"), ("heap-vacuum", "vacuumed")])
-def test_each_process_does_a_share_and_says_which(cluster, db, conn, pages, phase, verb, workers):
+@pytest.mark.parametrize("phase", ["heap-scan", "heap-vacuum"])
+def test_each_process_does_a_share(cluster, db, conn, pages, phase, workers):
     pages("t", 1500)
     conn.execute("CREATE INDEX ON t (id)")
     conn.execute("DELETE FROM t WHERE id % 2 = 0")
     statement = f"VACUUM (VERBOSE, PROCESS_TOAST false, PARALLEL {workers}) t"
-    with Parked(cluster, db, f"{phase}:any", workers + 1, statement, {"client_min_messages": "debug2"}) as vacuum:  # none begins before all are there
+    with Parked(cluster, db, f"{phase}:any", workers + 1, statement) as vacuum:  # each is at a page
         vacuum.release()
         vacuum.finish()
-    said = "\n".join(vacuum.messages)
-    mine = re.findall(rf'^table "t": {verb} (\d+) pages$', said, re.MULTILINE)
-    others = re.findall(rf'^table "t": {verb} (\d+) pages by parallel vacuum worker$', said, re.MULTILINE)
-    assert len(mine) == 1 and len(others) == workers
-    assert all(int(n) > 0 for n in mine + others) and sum(map(int, mine + others)) == 1500
+    assert "1500 scanned (100.00% of total)" in "\n".join(vacuum.messages)
+    assert checks.table_state(conn, "t")["dead_items"] == 0
 
 
 def test_the_statistics_count_what_workers_put_into_the_visibility_map(cluster, db, conn):

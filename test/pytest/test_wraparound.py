@@ -226,17 +226,13 @@ def test_in_an_emergency_the_whole_team_freezes_and_nobody_sleeps_or_touches_an_
     before = conn.execute(indexes).fetchall()
     # with this delay it would take minutes, and workers would be parked
     settings = {"vacuum_cost_delay": "100ms", "vacuum_cost_limit": 1, "cyclone.debug_fed": 0, "cyclone.debug_cores": 0}
-    settings["client_min_messages"] = "debug2"
     statement = f"VACUUM ({SKIP_STATS}, PROCESS_TOAST off, PARALLEL 2) team"
     with Parked(conn.cluster, conn.info.dbname, "heap-scan:any", 3, statement, settings) as vacuum:
         vacuum.release()
         vacuum.finish()
     said = "\n".join(vacuum.messages)
     assert said.count(WARNING) == 1
-    pages = [int(number) for number in re.findall(r'table "team": scanned (\d+) pages', said)]
-    assert len(pages) == 3 and min(pages) > 0
     state = checks.table_state(conn, "team")
-    assert sum(pages) == state["relpages"]
     assert state["relfrozenxid_age"] < 200
     assert state["dead_items"] > 2000
     assert "delay: " not in said

@@ -182,8 +182,8 @@ heap_scan_phase(TableVacuum *vacuum)
 
 	progress_phase(PROGRESS_VACUUM_PHASE_SCAN_HEAP, shared->rel_pages);
 	set_place(vacuum, PLACE_HEAP_SCAN, InvalidBlockNumber);
-	if (!shared->scan_goes_on && !vacuum->comes_back)
-		vacuum->phase_pages = vacuum->scan_passed = 0;
+	if (!shared->scan_goes_on)
+		vacuum->scan_passed = 0;
 	set_scan_block(vacuum, ranges_position(&shared->scan_ranges));
 	if (vacuum->dead_tids != NULL)
 		dead_tids_begin_collecting(vacuum->dead_tids);
@@ -335,7 +335,6 @@ finish_page(HeapScan *scan, BlockNumber blkno, uint8 flags, PageVerdict *verdict
 
 	Assert(blkno < vacuum->shared->rel_pages);
 	Assert(verdict->ndead >= 0 && verdict->ndead <= MaxHeapTuplesPerPage);
-	vacuum->phase_pages++;
 	vacuum->counters.scanned_pages++;
 	if (flags & BLOCK_EAGERLY_SCANNED)
 	{

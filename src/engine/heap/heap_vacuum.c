@@ -127,7 +127,6 @@ heap_vacuum_phase(TableVacuum *vacuum,
 {
 	HeapVacuum	pass = {.vacuum = vacuum,.other_work = other_work};
 	Buffer		vmbuffer = InvalidBuffer;
-	BlockNumber pages_before;	/* in this phase, before it was parked */
 	ReadStream *stream;
 
 	Assert(CritSectionCount == 0);
@@ -135,9 +134,6 @@ heap_vacuum_phase(TableVacuum *vacuum,
 	Assert(vacuum->shared->num_index_scans > 0);
 	progress_phase(PROGRESS_VACUUM_PHASE_VACUUM_HEAP, vacuum->shared->rel_pages);
 	set_place(vacuum, PLACE_HEAP_VACUUM, InvalidBlockNumber);
-	if (!vacuum->comes_back)
-		vacuum->phase_pages = 0;
-	pages_before = vacuum->phase_pages;
 	do_other_work(&pass, false);
 
 	stream = read_stream_begin_relation(READ_STREAM_MAINTENANCE |
@@ -171,7 +167,7 @@ heap_vacuum_phase(TableVacuum *vacuum,
 		record_free_space(vacuum, vacuum->blkno, free_space);
 		ring_pages_visited(vacuum->ring_pages, vacuum->rel, vacuum->blkno, buffer);
 
-		vacuum->phase_pages++;
+		vacuum->counters.heap_vacuumed_pages++;
 		if (pass.passed >= PROGRESS_BLOCKS)
 		{
 			report_freeing_progress(&pass);
@@ -181,7 +177,6 @@ heap_vacuum_phase(TableVacuum *vacuum,
 	guards_end_pins();
 	read_stream_end(stream);
 
-	vacuum->counters.heap_vacuumed_pages += vacuum->phase_pages - pages_before;
 	if (BufferIsValid(vmbuffer))
 		ReleaseBuffer(vmbuffer);
 	report_freeing_progress(&pass);

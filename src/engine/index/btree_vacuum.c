@@ -71,7 +71,7 @@ typedef struct BtreeScan
 } BtreeScan;
 
 static void btree_begin(TableVacuum *vacuum, int number, int nmembers);
-static BlockNumber btree_vacuum(TableVacuum *vacuum, int number);
+static void btree_vacuum(TableVacuum *vacuum, int number);
 static void btree_do_duties(TableVacuum *vacuum, int number);
 static void btree_end(TableVacuum *vacuum, int number);
 static BtreeScan *btree_make_scan(TableVacuum *vacuum, int number, bool wait);
@@ -148,11 +148,10 @@ btree_end(TableVacuum *vacuum, int number)
  * but that were pinned for too long, are added to its put_off:
  * btree_do_duties has to be called in this process.
  */
-static BlockNumber
+static void
 btree_vacuum(TableVacuum *vacuum, int number)
 {
 	BtreeScan  *scan = btree_make_scan(vacuum, number, false);
-	BlockNumber pages_done;
 
 	do
 	{
@@ -166,11 +165,9 @@ btree_vacuum(TableVacuum *vacuum, int number)
 			  (!index_blocks_are_claimed(vacuum, number) ||
 			   index_claim_growth(vacuum, number, &scan->base.next, &scan->base.end))));
 
-	pages_done = scan->base.pages_done;
 	if (scan->put_off->count > 0)
 		index_want_more_work(vacuum, number);
 	btree_free_scan(scan);
-	return pages_done;
 }
 
 /*

@@ -80,7 +80,7 @@ typedef struct GinShared
 
 static void gin_setup(TableVacuum *vacuum, int number);
 static void gin_begin(TableVacuum *vacuum, int number, int nmembers);
-static BlockNumber gin_vacuum(TableVacuum *vacuum, int number);
+static void gin_vacuum(TableVacuum *vacuum, int number);
 static bool gin_is_done(TableVacuum *vacuum, int number);
 static void gin_finish(TableVacuum *vacuum, int number);
 static void cut_entry_tree(TableVacuum *vacuum, int number, GinShared *shared);
@@ -216,11 +216,10 @@ cut_entry_tree(TableVacuum *vacuum, int number, GinShared *shared)
  *		One process's part of an index: do stretches, and pieces of posting trees,
  *		until there are none.
  */
-static BlockNumber
+static void
 gin_vacuum(TableVacuum *vacuum, int number)
 {
 	GinScan    *scan = kind_scan_make(vacuum, number, sizeof(GinScan));
-	BlockNumber pages_done;
 
 	Assert(vacuum->dead_tids != NULL);
 	scan->shared = index_area(vacuum, number);
@@ -233,11 +232,9 @@ gin_vacuum(TableVacuum *vacuum, int number)
 			continue;
 	} while (visit_stretches(scan) || wait_for_piece(scan->shared));
 
-	pages_done = scan->base.pages_done;
-	progress_blocks_done(pages_done);
+	progress_blocks_done(scan->base.pages_done);
 	MemoryContextDelete(scan->context);
 	kind_scan_free(&scan->base);
-	return pages_done;
 }
 
 /*

@@ -77,7 +77,7 @@ typedef struct BucketVisit
 } BucketVisit;
 
 static void hash_begin(TableVacuum *vacuum, int number, int nmembers);
-static BlockNumber hash_vacuum(TableVacuum *vacuum, int number);
+static void hash_vacuum(TableVacuum *vacuum, int number);
 static void hash_visit_put_off(TableVacuum *vacuum, int number);
 static void hash_conclude(TableVacuum *vacuum, int number);
 static void hash_finish(TableVacuum *vacuum, int number);
@@ -148,21 +148,18 @@ hash_begin(TableVacuum *vacuum, int number, int nmembers)
  *
  * Buckets that an interrupted split was populating are added to the process's put_off.
  */
-static BlockNumber
+static void
 hash_vacuum(TableVacuum *vacuum, int number)
 {
 	HashScan   *scan = hash_make_scan(vacuum, number);
-	BlockNumber pages_done;
 
 	do
 		scan_bucket_ranges(scan);
 	while (claim_new_buckets(scan));
 
-	pages_done = scan->base.pages_done;
 	if (scan->put_off->count > 0)
 		index_want_more_work(vacuum, number);
 	kind_scan_free(&scan->base);
-	return pages_done;
 }
 
 /*

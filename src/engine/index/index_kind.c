@@ -370,27 +370,24 @@ index_begin_pass(TableVacuum *vacuum, int number, int nmembers)
  *		One process's part of a pass: visit blocks until none is left to claim, nor any
  *		that the index has grown by.
  */
-BlockNumber
+void
 index_pass(TableVacuum *vacuum, int number)
 {
 	const IndexKind *kind = vacuum->kinds[number];
 	KindScan   *scan;
-	BlockNumber pages_done;
 	uint64		start,
 				end;
 
 	if (pass_is_over(vacuum, number))
 	{
 		(void) ranges_claim(&vacuum_index(vacuum->shared, number)->ranges, &start, &end);
-		return 0;
+		return;
 	}
 	scan = kind->make_scan(vacuum, number);
 	do
 		index_visit_blocks(scan);
 	while (index_claim_growth(vacuum, number, &scan->next, &scan->end));
-	pages_done = scan->pages_done;
 	kind->free_scan(scan);
-	return pages_done;
 }
 
 /* index_finish_pass -- leader: complete the statistics of an index. */

@@ -46,10 +46,9 @@ typedef struct IndexWork
 	/*
 	 * A member's part: claim something and do it, until nothing is left to
 	 * claim.  Members come at any time, or never, and no process waits for
-	 * them. Returns how many pages it has visited, for VERBOSE.  Adds what it
-	 * has done to the index's stats (index_add_stats).
+	 * them. Adds what it has done to the index's stats (index_add_stats).
 	 */
-	BlockNumber (*work) (TableVacuum *vacuum, int number);
+	void		(*work) (TableVacuum *vacuum, int number);
 
 	/* Has all been claimed?  If so, all is done when the phase has ended. */
 	bool		(*is_done) (TableVacuum *vacuum, int number);
@@ -190,7 +189,7 @@ extern bool index_blocks_are_claimed(TableVacuum *vacuum, int number);
 
 /* Passes over all blocks: begin, work and finish of a kind that has begin_pass */
 extern void index_begin_pass(TableVacuum *vacuum, int number, int nmembers);
-extern BlockNumber index_pass(TableVacuum *vacuum, int number);
+extern void index_pass(TableVacuum *vacuum, int number);
 extern void index_finish_pass(TableVacuum *vacuum, int number);
 
 /* The leader's finish of a kind that records free pages: complete the statistics */

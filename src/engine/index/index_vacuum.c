@@ -22,7 +22,6 @@
 #include "pgstat.h"
 #include "storage/bufmgr.h"
 #include "storage/lmgr.h"
-#include "utils/pg_rusage.h"
 
 #include "compat.h"
 #include "debug_point.h"
@@ -49,7 +48,6 @@ static void keep_stats(TableVacuum *vacuum, int number, IndexBulkDeleteResult *s
 static bool is_dead(ItemPointer tid, void *state);
 static bool may_go_on(const TableVacuum *vacuum);
 static bool was_processed(TableVacuum *vacuum, int number, bool cleanup);
-static void report_index_vacuum(TableVacuum *vacuum, int number, bool cleanup);
 
 /*
  * index_prepare_round
@@ -82,8 +80,6 @@ index_prepare_round(TableVacuum *vacuum, bool cleanup, double reltuples, bool es
 		index->was_begun = false;
 		if (!cleanup && shared->num_index_scans == 0)
 			vacuum->index_blocks[i] = relation_blocks(vacuum->indexes[i]);
-		for (int member = 0; member < shared->nmembers; member++)
-			vacuum_index_member(shared, i, member)->took_part = false;
 	}
 	shared->index_reltuples = reltuples;
 	shared->index_reltuples_estimated = estimated;
@@ -171,7 +167,7 @@ index_phase(TableVacuum *vacuum, bool cleanup)
 	{
 		if (!vacuum_index(shared, i)->leader_only ||
 			vacuum_index(shared, i)->outside_team != shared->team_is_paused ||
-			vacuum_index_member(shared, i, 0)->took_part)
+			vacuum_index(shared, i)->was_begun)
 			continue;
 		if (failsafe_stops(vacuum, cleanup))
 			return;
@@ -355,7 +351,7 @@ index_finish_page_deletion(TableVacuum *vacuum)
 
 /*
  * index_finish_round
- *		Leader: end a phase and report on it; was every index processed?
+ *		Leader: end a phase; was every index processed?
  */
 bool
 index_finish_round(TableVacuum *vacuum, bool cleanup)
@@ -383,7 +379,6 @@ index_finish_round(TableVacuum *vacuum, bool cleanup)
 			work->conclude(vacuum, i);
 		if (cleanup && work != NULL && work->finish != NULL)
 			work->finish(vacuum, i);
-		report_index_vacuum(vacuum, i, cleanup);
 	}
 	pgstat_progress_update_multi_param(lengthof(progress), progress, zeros);
 
@@ -510,15 +505,7 @@ process_index(TableVacuum *vacuum, int number, bool cleanup)
 {
 	VacuumShared *shared = vacuum->shared;
 	IndexShared *index = vacuum_index(shared, number);
-	IndexMemberShared *member = vacuum_index_member(shared, number, vacuum->member);
 	const IndexWork *work = shared_work(vacuum, number, cleanup);
-
-	/*
-	 * for report_index only: two system calls an index are noticed on tiny
-	 * tables
-	 */
-	bool		is_told = message_level_is_interesting(DEBUG2);
-	PGRUsage	rusage;
 
 	Assert(is_leader(vacuum) || !index->leader_only);
 	Assert(is_leader(vacuum) || index->may_be_parallel);
@@ -526,23 +513,19 @@ process_index(TableVacuum *vacuum, int number, bool cleanup)
 	Assert(!index->outside_team || shared->team_is_paused);
 	Assert(!shared->team_is_paused || is_leader(vacuum));
 
-	if (is_told)
-		pg_rusage_init(&rusage);
 	enter_index(vacuum, number);
 	if (cleanup)
 		DEBUG_POINT("index-cleanup");
 	else
 		DEBUG_POINT("index-vacuum");
 
-	/* otherwise it was parked and comes back to the index */
-	if (!member->took_part)
-		member->pages = 0;
 	if (work != NULL)
-		member->pages += work->work(vacuum, number);
+		work->work(vacuum, number);
 	else
+	{
 		call_server(vacuum, number, cleanup);
-	member->took_part = true;
-	strlcpy(member->usage, is_told ? pg_rusage_show(&rusage) : "", USAGE_SIZE);
+		index->was_begun = true;
+	}
 
 	leave_index(vacuum);
 	/* not if it was parked, and other members will go on */
@@ -653,52 +636,6 @@ was_processed(TableVacuum *vacuum, int number, bool cleanup)
 	const IndexWork *work = shared_work(vacuum, number, cleanup);
 
 	/* what was claimed is finished */
-	if (work != NULL)
-		return vacuum_index(vacuum->shared, number)->was_begun && work->is_done(vacuum, number);
-
-	for (int i = 0; i < vacuum->shared->nmembers; i++)
-		if (vacuum_index_member(vacuum->shared, number, i)->took_part)
-			return true;
-	return false;
-}
-
-/*
- * report_index_vacuum
- *		Tell what was done to an index in this phase, and by whom.
- */
-static void
-report_index_vacuum(TableVacuum *vacuum, int number, bool cleanup)
-{
-	VacuumShared *shared = vacuum->shared;
-	IndexBulkDeleteResult *stats = current_stats(vacuum, number);
-	const char *name = RelationGetRelationName(vacuum->indexes[number]);
-
-	for (int i = 0; i < shared->nmembers; i++)
-	{
-		IndexMemberShared *member = vacuum_index_member(shared, number, i);
-		const char *by_whom = i > 0 ? " by parallel vacuum worker" : "";
-
-		if (!member->took_part)
-			continue;
-		if (!cleanup && member->pages > 0)
-			ereport(DEBUG2,
-					(errmsg_internal("scanned index \"%s\" to remove %lld row versions%s",
-									 name, (long long) dead_tids_count(vacuum->dead_tids), by_whom),
-					 errdetail_internal("Pages: %u.  %s", member->pages, member->usage)));
-		else if (!cleanup)
-			ereport(DEBUG2,
-					(errmsg_internal("scanned index \"%s\" to remove %lld row versions%s",
-									 name, (long long) dead_tids_count(vacuum->dead_tids), by_whom),
-					 errdetail_internal("%s", member->usage)));
-		else if (stats != NULL)
-			ereport(DEBUG2,
-					(errmsg_internal("index \"%s\" now contains %.0f row versions in %u pages%s",
-									 name, stats->num_index_tuples, stats->num_pages, by_whom),
-					 errdetail("%.0f index row versions were removed.\n"
-							   "%u index pages were newly deleted.\n"
-							   "%u index pages are currently deleted, of which %u are currently reusable.\n%s",
-							   stats->tuples_removed, stats->pages_newly_deleted,
-							   stats->pages_deleted, stats->pages_free,
-							   member->usage)));
-	}
+	return vacuum_index(vacuum->shared, number)->was_begun &&
+		(work == NULL || work->is_done(vacuum, number));
 }
