@@ -35,11 +35,11 @@ extern int	index_worker_memory_kb(const TableVacuum *vacuum, int nworkers, int m
 extern Size index_shared_size(TableVacuum *vacuum);
 extern void index_join(TableVacuum *vacuum);
 extern void index_setup(TableVacuum *vacuum, bool parallel, Size areas_start);
-extern bool index_plan(TableVacuum *vacuum, bool parallel);
+extern bool index_forbid_workers(const TableVacuum *vacuum);
 extern bool index_may_be_parallel(const TableVacuum *vacuum, int number);
 
 /* index_vacuum.c */
-extern bool index_prepare_round(TableVacuum *vacuum, bool cleanup,
+extern void index_prepare_round(TableVacuum *vacuum, bool cleanup,
 								double reltuples, bool estimated);
 extern void index_begin_round(TableVacuum *vacuum, int batch_size);
 extern bool index_is_shared_work(const TableVacuum *vacuum);

@@ -155,17 +155,6 @@ ring_pages_visited(RingPages *ring, Relation rel, BlockNumber blkno, Buffer buff
 		write_turn(&turn, Min(ring->most, io_combine_limit));
 }
 
-/* ring_pages_skip_reads -- see ring_pages.h. */
-void
-ring_pages_skip_reads(RingPages *ring, int64 nblocks)
-{
-	Assert(nblocks >= 0);
-	if (ring == NULL)
-		return;
-	ring->reads += nblocks;
-	ring->read_before += nblocks;
-}
-
 /* take_oldest -- forget the oldest pages: these are the turn. */
 static void
 take_oldest(RingPages *ring, Turn *turn)
@@ -407,13 +396,6 @@ RingPages *
 ring_pages_begin(int ring_nbuffers)
 {
 	return NULL;
-}
-
-/* ring_pages_skip_reads -- the ring wrote nothing: count no reads. */
-void
-ring_pages_skip_reads(RingPages *ring, int64 nblocks)
-{
-	Assert(ring == NULL);
 }
 
 /* ring_pages_visited -- the server writes them. */

@@ -31,7 +31,4 @@ extern RingPages *ring_pages_begin(int ring_nbuffers);
  */
 extern void ring_pages_visited(RingPages *ring, Relation rel, BlockNumber blkno, Buffer buffer);
 
-/* This number of blocks that other processes have read are now counted as this one's. */
-extern void ring_pages_skip_reads(RingPages *ring, int64 nblocks);
-
 #endif							/* CYCLONE_RING_PAGES_H */

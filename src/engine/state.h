@@ -50,7 +50,6 @@ typedef struct IndexShared
 
 	/* written by the leader before each index phase */
 	bool		leader_only;	/* in this phase */
-	bool		outside_team;	/* by the leader, while there is no team */
 	bool		was_begun;		/* in this round, by its kind's routine; or
 								 * done by another */
 
@@ -132,7 +131,6 @@ typedef struct VacuumShared
 	bool		do_index_vacuuming;
 	int			num_index_scans;
 	bool		in_cleanup;		/* or in bulk deletion? */
-	bool		team_is_paused; /* for indexes outside_team */
 	int			batch_start;	/* of the indexes that all members process: */
 	int			batch_end;		/* places in the order of claims */
 	bool		doing_more_work;	/* what was put off, of that batch */
@@ -228,13 +226,11 @@ typedef struct TableVacuum
 	BlockList  *put_off;
 
 	/*
-	 * the leader's, by index: its size at the beginning, what is to be done
-	 * out of parallel mode, results of AMs that only it calls, which indexes
-	 * are begun by their kind's routines, and how many may be registered at a
-	 * time
+	 * the leader's, by index: its size at the beginning, results of AMs that
+	 * only it calls, which indexes are begun by their kind's routines, and
+	 * how many may be registered at a time
 	 */
 	BlockNumber *index_blocks;
-	bool	   *outside_team[2];	/* in bulk deletion, and in cleanup */
 	IndexBulkDeleteResult **private_stats;
 	Size	   *area_sizes;		/* what their kinds share */
 	bool	   *begun;

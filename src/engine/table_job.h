@@ -29,7 +29,6 @@ typedef struct VacuumJob
 	bool		do_index_cleanup;
 	bool		do_truncate;
 	bool		memory_ran_out; /* has a warning said so? */
-	bool		team_may_pause; /* for some index? */
 
 	/* found before the team exists, and copied to its shared block */
 	VacuumShared plan;
@@ -43,7 +42,6 @@ typedef struct VacuumJob
 extern int	table_plan_workers(VacuumJob *job);
 extern void table_start_team(VacuumJob *job, int nworkers);
 extern void table_run_phase(VacuumJob *job, VacuumPhase phase);
-extern void table_run_phase_alone(VacuumJob *job, VacuumPhase phase);
 extern void table_sum_counters(VacuumJob *job);
 extern void table_finish_team(VacuumJob *job);
 extern void table_update_index_statistics(VacuumJob *job);

@@ -59,7 +59,6 @@ static bool must_stay(const TableVacuum *vacuum);
 static void vacuum_leave_as_worker(void *state);
 static DeadTidsShared *dead_tids_shared(VacuumShared *shared);
 static void join_vacuum(TableVacuum *vacuum, VacuumShared *shared, int member);
-static void pause_team(VacuumJob *job);
 static void forget_fork_sizes(Relation rel);
 static void run_vacuum_phase(void *state, int phase);
 static bool find_store(TableVacuum *vacuum, VacuumPhase phase);
@@ -71,7 +70,8 @@ static bool find_store(TableVacuum *vacuum, VacuumPhase phase);
  * That is the number that PARALLEL says, or that the table's size or its indexes
  * call for, but at most max_parallel_maintenance_workers, and what shared_buffers has
  * room for.  In an autovacuum worker it is at most what its settings leave, and what the
- * budget feeds.  In an emergency the indexes call for none, as they are left alone.
+ * budget feeds.  In an emergency the indexes call for none, as they are left alone.  There
+ * is none where an index rules out parallel mode.
  */
 int
 table_plan_workers(VacuumJob *job)
@@ -81,7 +81,8 @@ table_plan_workers(VacuumJob *job)
 	int			nworkers;
 
 	Assert(is_leader(&job->vacuum) && job->team == NULL);
-	if (!degree_allows_workers(vacuum->rel, asked, "vacuum") || job->plan.rel_pages == 0)
+	if (!degree_allows_workers(vacuum->rel, asked, "vacuum") || job->plan.rel_pages == 0 ||
+		(job->do_index_cleanup && index_forbid_workers(vacuum)))
 		return 0;
 
 	if (asked > 0)
@@ -252,10 +253,8 @@ table_start_team(VacuumJob *job, int nworkers)
 	job->result.dead_tids_limit = memory;
 	pgstat_progress_update_param(PROGRESS_VACUUM_MAX_DEAD_TUPLE_BYTES, memory);
 
-	/* before parallel mode, as it looks into what an index calls */
-	job->team_may_pause = job->do_index_cleanup && index_plan(vacuum, nworkers > 0);
 	size = lay_out_shared(job, memory, &areas_start);
-	job->team = team_create("pg_cyclone_worker_main", nworkers, size, job->team_may_pause);
+	job->team = team_create("pg_cyclone_worker_main", nworkers, size);
 
 	shared = team_shared(job->team);
 	*shared = *plan;
@@ -467,8 +466,7 @@ table_run_phase(VacuumJob *job, VacuumPhase phase)
 	Assert(is_leader(&job->vacuum) && CritSectionCount == 0);
 	/* in this order: the plan, the team, its phases, and then transaction IDs */
 	Assert(job->team != NULL && job->vacuum.shared == team_shared(job->team));
-	Assert(!IsInParallelMode() || job->team_may_pause ||
-		   !TransactionIdIsValid(GetTopTransactionIdIfAny()));
+	Assert(!IsInParallelMode() || !TransactionIdIsValid(GetTopTransactionIdIfAny()));
 	/* the heap's turn comes only with nothing left in the indexes */
 	Assert(phase != PHASE_HEAP_VACUUM || dead_tids_count(job->vacuum.dead_tids) > 0);
 	Assert(!VacuumFailsafeActive ||
@@ -479,52 +477,6 @@ table_run_phase(VacuumJob *job, VacuumPhase phase)
 	job->result.phase_seconds[phase] += table_seconds_since(start);
 	if (job->result.workers_launched > 0)
 		forget_fork_sizes(job->vacuum.rel);
-}
-
-/*
- * table_run_phase_alone
- *		Run a phase over the indexes that are to be processed outside of the team,
- *		which pauses.  After cleanup it isn't needed any more.
- */
-void
-table_run_phase_alone(VacuumJob *job, VacuumPhase phase)
-{
-	VacuumShared *shared = job->vacuum.shared;
-
-	Assert(is_leader(&job->vacuum) && job->team != NULL && job->team_may_pause);
-	Assert(!job->vacuum.shared->team_is_paused);
-	pause_team(job);
-	shared->team_is_paused = true;
-	table_run_phase(job, phase);
-	shared->team_is_paused = false;
-	if (phase != PHASE_INDEX_CLEANUP)
-	{
-		team_resume(job->team);
-		if (team_segment(job->team) != NULL)
-			pace_allow_workers_again(launch_vacuum_workers, job);
-	}
-}
-
-/*
- * pause_team
- *		Have the team pause: what its members have done so far becomes the leader's.
- */
-static void
-pause_team(VacuumJob *job)
-{
-	VacuumShared *shared = job->vacuum.shared;
-	int64		reads = pgBufferUsage.shared_blks_read;
-
-	pace_withhold_workers();
-	team_pause(job->team);
-	/* it has added what the workers have read to what this process has */
-	ring_pages_skip_reads(job->vacuum.ring_pages, pgBufferUsage.shared_blks_read - reads);
-
-	table_sum_counters(job);
-	job->vacuum.counters = job->result.counters;
-	vacuum_member(shared, 0)->counters = job->result.counters;
-	for (int i = 1; i < shared->nmembers; i++)
-		pg_atomic_write_u32(&vacuum_member(shared, i)->joined, 0);
 }
 
 /*

@@ -446,11 +446,7 @@ run_index_round(VacuumJob *job, bool cleanup, double reltuples, bool estimated)
 	TableVacuum *vacuum = &job->vacuum;
 	VacuumPhase phase = cleanup ? PHASE_INDEX_CLEANUP : PHASE_INDEX_VACUUM;
 
-	bool		outside = index_prepare_round(vacuum, cleanup, reltuples, estimated);
-
-	if (outside && !cleanup)
-		table_run_phase_alone(job, phase);
-
+	index_prepare_round(vacuum, cleanup, reltuples, estimated);
 	Assert(round_of == NULL);
 	at_exit(abort_round);
 	round_of = vacuum;
@@ -469,9 +465,6 @@ run_index_round(VacuumJob *job, bool cleanup, double reltuples, bool estimated)
 	}
 	PG_END_TRY();
 	round_of = NULL;
-
-	if (outside && cleanup)
-		table_run_phase_alone(job, phase);
 }
 
 /* abort_round -- after an error, or at exit: no index is being vacuumed any more. */

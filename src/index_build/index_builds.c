@@ -190,7 +190,7 @@ build_at_once(IndexBuilds *builds, IndexBuildsResult *result)
 	result->at_once = builds->nbuilds - builds->nalone;
 	result->memory = maintenance_work_mem;
 	team = team_create("pg_cyclone_index_worker_main", builds->nmembers - 1,
-					   add_size(list_size, builds_btrees_room(builds)), false);
+					   add_size(list_size, builds_btrees_room(builds)));
 	leader.shared = shared = team_shared(team);
 	shared->leader_pid = MyProcPid;
 	shared->leader_number = MyProcNumber;

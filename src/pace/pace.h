@@ -61,8 +61,6 @@ extern void pace_leave_as_builder(void);
 extern void pace_set_need(double need);
 extern void pace_report(TableResult *result);
 extern void pace_allow_workers(int most, bool asked_for, void (*launch) (void *), void *argument);
-extern void pace_withhold_workers(void);
-extern void pace_allow_workers_again(void (*launch) (void *), void *argument);
 extern bool pace_is_bounded(void);
 extern bool pace_take_place(bool at_any_rate);
 extern bool pace_has_place(void);

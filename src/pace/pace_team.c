@@ -48,23 +48,6 @@ pace_allow_workers(int most, bool asked_for, void (*launch) (void *), void *argu
 		neighbours_begin();
 		pace_make_room();
 	}
-	pace_allow_workers_again(launch, argument);
-}
-
-/* pace_withhold_workers -- none are launched for now; those that there were have gone. */
-void
-pace_withhold_workers(void)
-{
-	pace_command.launch = NULL;
-}
-
-/* pace_allow_workers_again -- as pace_allow_workers, for a team whose workers were withheld. */
-void
-pace_allow_workers_again(void (*launch) (void *), void *argument)
-{
-	Assert(pace_is_leader() && pace_command.launch == NULL);
-	if (my_pace.shared->parking.most == 0)
-		return;
 	pace_command.launch = launch;
 	pace_command.launch_argument = argument;
 	if (parking_wants_workers(&my_pace.shared->parking))

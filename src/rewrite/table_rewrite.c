@@ -366,7 +366,7 @@ start_team(RewriteJob *job, int nworkers)
 	plan->pace_start = TYPEALIGN(PG_CACHE_LINE_SIZE, size);
 	size = add_size(plan->pace_start, pace_shared_size());
 
-	job->team = team_create("pg_cyclone_rewrite_worker_main", nworkers, size, false);
+	job->team = team_create("pg_cyclone_rewrite_worker_main", nworkers, size);
 	shared = team_shared(job->team);
 	*shared = *plan;
 	for (int i = 0; i < NUM_REWRITE_HEAPS; i++)

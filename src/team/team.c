@@ -53,9 +53,8 @@ static ParallelContext *my_pcxt = NULL;
 /* Was there no shared memory for the last team that was to have workers? */
 static bool lacked_memory = false;
 
-static bool assemble_team(Team *team, Size shared_size, char **failure);
-static void warn_of_memory(const char *failure);
-static void dismiss_workers(Team *team);
+static bool assemble_team(Team *team, const char *worker_main, int nworkers, Size shared_size,
+						  char **failure);
 static void make_segment(void *pcxt);
 static void destroy_context(void *pcxt);
 static void lay_out(Team *team, Size shared_size, const char *query);
@@ -78,7 +77,7 @@ static void forget_control(dsm_segment *segment, Datum arg);
  *		function worker_main of this library, and make its shared block.
  */
 Team *
-team_create(const char *worker_main, int nworkers, Size shared_size, bool may_pause)
+team_create(const char *worker_main, int nworkers, Size shared_size)
 {
 	Team	   *team = palloc0_object(Team);
 	char	   *failure = NULL;
@@ -89,21 +88,15 @@ team_create(const char *worker_main, int nworkers, Size shared_size, bool may_pa
 	Assert(nworkers >= 0 && nworkers <= MAX_PARALLEL_WORKER_LIMIT);
 	Assert(shared_size > 0);
 
-	team->planned_workers = nworkers;
-	team->worker_main = worker_main;
 	if (nworkers > 0)
 	{
-		/* or it would go whenever the workers do */
-		if (may_pause)
-			team->block = attempt_create_segment(shared_size, &failure);
-		lacked_memory = (may_pause && team->block == NULL) ||
-			!assemble_team(team, shared_size, &failure);
+		lacked_memory = !assemble_team(team, worker_main, nworkers, shared_size, &failure);
 		if (!lacked_memory)
 			return team;
-		if (team->block != NULL)
-			dsm_detach(team->block);
-		team->block = NULL;
-		warn_of_memory(failure);
+		ereport(WARNING,
+				(errcode(ERRCODE_INSUFFICIENT_RESOURCES),
+				 errmsg("VACUUM goes on without parallel workers for lack of shared memory"),
+				 errdetail_internal("%s", failure)));
 	}
 
 	team->shared = MemoryContextAllocExtended(CurrentMemoryContext, shared_size,
@@ -117,17 +110,17 @@ team_create(const char *worker_main, int nworkers, Size shared_size, bool may_pa
  *		*failure, if there is no shared memory for it.
  */
 static bool
-assemble_team(Team *team, Size shared_size, char **failure)
+assemble_team(Team *team, const char *worker_main, int nworkers, Size shared_size,
+			  char **failure)
 {
 	const char *query = leaders_text();
 	Size		query_size = query ? strlen(query) + 1 : 0;
 	ParallelContext *pcxt;
 
 	EnterParallelMode();
-	pcxt = CreateParallelContext(library_path(), team->worker_main, team->planned_workers);
+	pcxt = CreateParallelContext(library_path(), worker_main, nworkers);
 	shm_toc_estimate_chunk(&pcxt->estimator, sizeof(TeamControl));
-	if (team->block == NULL)
-		shm_toc_estimate_chunk(&pcxt->estimator, shared_size);
+	shm_toc_estimate_chunk(&pcxt->estimator, shared_size);
 	shm_toc_estimate_chunk(&pcxt->estimator, mul_size(sizeof(BufferUsage), pcxt->nworkers));
 	shm_toc_estimate_chunk(&pcxt->estimator, mul_size(sizeof(WalUsage), pcxt->nworkers));
 	shm_toc_estimate_keys(&pcxt->estimator, 4);
@@ -146,16 +139,6 @@ assemble_team(Team *team, Size shared_size, char **failure)
 	lay_out(team, shared_size, query);
 	lead_phase(team->control, pcxt);
 	return true;
-}
-
-/* warn_of_memory -- a team has no workers, and why. */
-static void
-warn_of_memory(const char *failure)
-{
-	ereport(WARNING,
-			(errcode(ERRCODE_INSUFFICIENT_RESOURCES),
-			 errmsg("VACUUM goes on without parallel workers for lack of shared memory"),
-			 errdetail_internal("%s", failure)));
 }
 
 /*
@@ -203,18 +186,9 @@ lay_out(Team *team, Size shared_size, const char *query)
 	shm_toc_insert(pcxt->toc, TEAM_KEY_CONTROL, control);
 	team->control = control;
 
-	control->block = team->block != NULL ? dsm_segment_handle(team->block) : DSM_HANDLE_INVALID;
-	if (team->block == NULL)
-	{
-		team->shared = shm_toc_allocate(pcxt->toc, shared_size);
-		shm_toc_insert(pcxt->toc, TEAM_KEY_SHARED, team->shared);
-		memset(team->shared, 0, shared_size);
-	}
-	else if (team->shared == NULL)
-	{
-		team->shared = dsm_segment_address(team->block);
-		memset(team->shared, 0, shared_size);
-	}
+	team->shared = shm_toc_allocate(pcxt->toc, shared_size);
+	shm_toc_insert(pcxt->toc, TEAM_KEY_SHARED, team->shared);
+	memset(team->shared, 0, shared_size);
 
 	/* a worker that never comes has spent nothing */
 	size = mul_size(sizeof(BufferUsage), pcxt->nworkers);
@@ -443,38 +417,6 @@ check_workers(void)
 }
 
 /*
- * team_pause
- *		Send the workers home, take over what they spent, and leave parallel
- *		mode, until team_resume.
- *
- * The shared block stays where it is; the workers' own memory is gone.
- */
-void
-team_pause(Team *team)
-{
-	Assert(!IsParallelWorker());
-	Assert(team->pcxt == NULL || team->block != NULL);
-	if (team->pcxt != NULL)
-		dismiss_workers(team);
-}
-
-/*
- * team_resume
- *		Enter parallel mode again.  Workers that join read the shared block as it is
- *		at team_launch.
- */
-void
-team_resume(Team *team)
-{
-	char	   *failure = NULL;
-
-	Assert(!IsParallelWorker() && !IsInParallelMode());
-	Assert(team->pcxt == NULL && team->control == NULL);
-	if (team->block != NULL && !assemble_team(team, 0, &failure))
-		warn_of_memory(failure);
-}
-
-/*
  * team_end
  *		Send the workers home, take over what they spent, and leave parallel
  *		mode.  The shared block is gone afterwards.
@@ -482,24 +424,16 @@ team_resume(Team *team)
 void
 team_end(Team *team)
 {
-	bool		is_private = team->pcxt == NULL && team->block == NULL;
+	TeamControl *control = team->control;
 
 	Assert(!IsParallelWorker());
 	Assert(team->shared != NULL);
-	if (team->pcxt != NULL)
-		dismiss_workers(team);
-	if (team->block != NULL)
-		dsm_detach(team->block);
-	if (is_private)
+	if (team->pcxt == NULL)
+	{
 		pfree(team->shared);
-	pfree(team);
-}
-
-/* dismiss_workers -- end all that assemble has made. */
-static void
-dismiss_workers(Team *team)
-{
-	TeamControl *control = team->control;
+		pfree(team);
+		return;
+	}
 
 	Assert(IsInParallelMode());
 	SpinLockAcquire(&control->mutex);
@@ -519,8 +453,7 @@ dismiss_workers(Team *team)
 
 	DestroyParallelContext(team->pcxt);
 	ExitParallelMode();
-	team->pcxt = NULL;
-	team->control = NULL;
+	pfree(team);
 }
 
 /*
@@ -613,7 +546,7 @@ team_shared(const Team *team)
 dsm_segment *
 team_segment(const Team *team)
 {
-	return team->block ? team->block : team->pcxt ? team->pcxt->seg : NULL;
+	return team->pcxt ? team->pcxt->seg : NULL;
 }
 
 /* team_launched_workers -- how many of them the server could start. */

@@ -27,7 +27,6 @@ typedef void (*TeamPhaseRoutine) (void *state, int phase);
  * team_create: outside of parallel mode, which it enters if nworkers > 0.  The shared
  * block is zeroed and MAXALIGNed, and lasts until team_end.  Fewer workers may come,
  * even none.  Without shared memory for them there is a warning, and the leader is alone.
- * Only a team that may_pause can pause.
  *
  * team_launch: all that workers read when they join is in the shared block, and no
  * lock on a page is held.
@@ -35,16 +34,13 @@ typedef void (*TeamPhaseRoutine) (void *state, int phase);
  * team_run: returns when all members are through with the phase, and raises the
  * errors of workers.  Now and then while the leader waits, while_waiting is called.
  *
- * team_pause, team_resume, team_end: between phases; they leave parallel mode, enter it
- * again, and leave it.  Phases between the first two are the leader's alone.
+ * team_end: between phases; it leaves parallel mode.
  *
  * team_give_up: on an error or exit; harmless without a team.  Serves no interrupts.
  */
 extern Team *team_create(const char *worker_main, int nworkers,
-						 Size shared_size, bool may_pause);
+						 Size shared_size);
 extern void team_launch(Team *team);
-extern void team_pause(Team *team);
-extern void team_resume(Team *team);
 extern void team_run(Team *team, int phase,
 					 TeamPhaseRoutine routine, void *state,
 					 void (*while_waiting) (void));

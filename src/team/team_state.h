@@ -47,9 +47,8 @@ typedef struct TeamControl
 	pg_atomic_uint64 arrived[MAX_PARALLEL_WORKER_LIMIT / 64];
 	/* set by a leader that fails: its workers are about to be terminated */
 	pg_atomic_uint32 given_up;
-	/* these never change */
+	/* this never changes */
 	compat_query_id query_id;
-	dsm_handle	block;			/* with the shared block, if it isn't in here */
 } TeamControl;
 
 struct Team
@@ -57,11 +56,8 @@ struct Team
 	ParallelContext *pcxt;		/* NULL in a worker, and without workers */
 	TeamControl *control;		/* NULL without workers */
 	void	   *shared;
-	dsm_segment *block;			/* a leader's that has it in one of its own */
-	const char *worker_main;	/* a leader's */
 	BufferUsage *buffer_usage;	/* an element for each worker */
 	WalUsage   *wal_usage;
-	int			planned_workers;
 
 	/* a worker's */
 	const TeamWorker *worker;

@@ -34,7 +34,6 @@ static TeamControl *my_control = NULL;
 /* A worker was asked to end, while that costs only its help. */
 static volatile sig_atomic_t leave_requested = false;
 
-static void *find_shared(const TeamControl *control, shm_toc *toc);
 static void request_leave(SIGNAL_ARGS);
 static void note_leave(SIGNAL_ARGS);
 static void give_up_worker(MemoryContext context);
@@ -87,7 +86,7 @@ team_work(const TeamWorker *worker, dsm_segment *segment, shm_toc *toc)
 	PG_TRY();
 	{
 		DEBUG_POINT("team-join");
-		team->shared = find_shared(team->control, toc);
+		team->shared = shm_toc_lookup(toc, TEAM_KEY_SHARED, false);
 		state = worker->join(team->shared, segment);
 	}
 	PG_CATCH();
@@ -116,22 +115,6 @@ team_work(const TeamWorker *worker, dsm_segment *segment, shm_toc *toc)
 	InstrEndParallelQuery((BufferUsage *) shm_toc_lookup(toc, TEAM_KEY_BUFFER_USAGE, false) + ParallelWorkerNumber,
 						  (WalUsage *) shm_toc_lookup(toc, TEAM_KEY_WAL_USAGE, false) + ParallelWorkerNumber);
 	compat_flush_worker_delay();
-}
-
-/* find_shared -- the shared block, which may be in a segment of its own. */
-static void *
-find_shared(const TeamControl *control, shm_toc *toc)
-{
-	dsm_segment *segment;
-
-	if (control->block == DSM_HANDLE_INVALID)
-		return shm_toc_lookup(toc, TEAM_KEY_SHARED, false);
-	segment = dsm_attach(control->block);
-	if (segment == NULL)
-		elog(ERROR, "shared memory segment %u does not exist", control->block);
-	/* until the process has ended, as the segment of the parallel context is */
-	dsm_pin_mapping(segment);
-	return dsm_segment_address(segment);
 }
 
 /*

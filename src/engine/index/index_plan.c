@@ -39,7 +39,7 @@
 #include "team/degree.h"
 
 static bool has_unsafe_code(Relation index);
-static bool must_be_outside(Relation index, bool cleanup);
+static bool forbids_parallel_mode(Relation index);
 
 /*
  * index_measure
@@ -104,27 +104,17 @@ index_parallel_degree(const TableVacuum *vacuum)
 }
 
 /*
- * index_plan
- *		Leader, before there is a team: if it is to be parallel, look for indexes that
- *		rule out parallel mode in some phase; return whether there are any.
+ * index_forbid_workers
+ *		Must this VACUUM get by without workers, as an index rules out parallel mode?
  */
 bool
-index_plan(TableVacuum *vacuum, bool parallel)
+index_forbid_workers(const TableVacuum *vacuum)
 {
-	bool		found = false;
-
 	Assert(is_leader(vacuum) && !IsInParallelMode());
-
-	for (int phase = 0; phase < 2; phase++)
-	{
-		vacuum->outside_team[phase] = palloc0_array(bool, vacuum->nindexes);
-		for (int i = 0; i < vacuum->nindexes; i++)
-		{
-			vacuum->outside_team[phase][i] = parallel && must_be_outside(vacuum->indexes[i], phase != 0);
-			found |= vacuum->outside_team[phase][i];
-		}
-	}
-	return found;
+	for (int i = 0; i < vacuum->nindexes; i++)
+		if (forbids_parallel_mode(vacuum->indexes[i]))
+			return true;
+	return false;
 }
 
 /* has_unsafe_code -- do its expressions or its predicate call functions that aren't parallel safe? */
@@ -143,22 +133,21 @@ has_unsafe_code(Relation index)
 }
 
 /*
- * must_be_outside
- *		Is bulk deletion, or cleanup, of this index to be done out of parallel mode?
+ * forbids_parallel_mode
+ *		May bulk deletion, or cleanup, of this index do what parallel mode forbids?
+ *
+ * Cleanup by an access method that declares no more than its bulk deletion is the leader's,
+ * in parallel mode, as in PostgreSQL.
  */
 static bool
-must_be_outside(Relation index, bool cleanup)
+forbids_parallel_mode(Relation index)
 {
-	uint8		options = index->rd_indam->amparallelvacuumoptions;
-
 	if (index_kind(index) != NULL)
 		return false;
 	/* from which nothing is ever deleted */
 	if (index->rd_indam->ambulkdelete == brinbulkdelete)
-		return cleanup && has_unsafe_code(index);
-	if (cleanup)
-		return (options & (VACUUM_OPTION_PARALLEL_CLEANUP | VACUUM_OPTION_PARALLEL_COND_CLEANUP)) == 0;
-	return (options & VACUUM_OPTION_PARALLEL_BULKDEL) == 0;
+		return has_unsafe_code(index);
+	return (index->rd_indam->amparallelvacuumoptions & VACUUM_OPTION_PARALLEL_BULKDEL) == 0;
 }
 
 /*

@@ -51,18 +51,16 @@ static bool was_processed(TableVacuum *vacuum, int number, bool cleanup);
 
 /*
  * index_prepare_round
- *		Leader: prepare a round over all indexes; return whether any are to be
- *		processed outside of the team.  The AMs are told reltuples, the number of heap
- *		tuples.
+ *		Leader: prepare a round over all indexes.  The AMs are told reltuples, the
+ *		number of heap tuples.
  */
-bool
+void
 index_prepare_round(TableVacuum *vacuum, bool cleanup, double reltuples, bool estimated)
 {
 	VacuumShared *shared = vacuum->shared;
 	const int	progress[] = {PROGRESS_VACUUM_PHASE, PROGRESS_VACUUM_INDEXES_TOTAL};
 	const int64 values[] = {cleanup ? PROGRESS_VACUUM_PHASE_INDEX_CLEANUP :
 	PROGRESS_VACUUM_PHASE_VACUUM_INDEX, vacuum->nindexes};
-	bool		outside = false;
 
 	Assert(is_leader(vacuum));
 	Assert(cleanup || vacuum->dead_tids != NULL);
@@ -73,10 +71,7 @@ index_prepare_round(TableVacuum *vacuum, bool cleanup, double reltuples, bool es
 
 		Assert(!vacuum->begun[i]);
 		Assert(vacuum->put_off[i].count == 0);
-		index->outside_team = vacuum->outside_team[cleanup][i];
-		outside |= index->outside_team;
-		index->leader_only = !index->may_be_parallel || index->outside_team ||
-			!phase_is_parallel(vacuum, i, cleanup);
+		index->leader_only = !index->may_be_parallel || !phase_is_parallel(vacuum, i, cleanup);
 		index->was_begun = false;
 		if (!cleanup && shared->num_index_scans == 0)
 			vacuum->index_blocks[i] = relation_blocks(vacuum->indexes[i]);
@@ -90,7 +85,6 @@ index_prepare_round(TableVacuum *vacuum, bool cleanup, double reltuples, bool es
 	shared->in_cleanup = cleanup;
 
 	pgstat_progress_update_multi_param(lengthof(progress), progress, values);
-	return outside;
 }
 
 /*
@@ -165,9 +159,7 @@ index_phase(TableVacuum *vacuum, bool cleanup)
 
 	for (int i = 0; is_leader(vacuum) && i < vacuum->nindexes; i++)
 	{
-		if (!vacuum_index(shared, i)->leader_only ||
-			vacuum_index(shared, i)->outside_team != shared->team_is_paused ||
-			vacuum_index(shared, i)->was_begun)
+		if (!vacuum_index(shared, i)->leader_only || vacuum_index(shared, i)->was_begun)
 			continue;
 		if (failsafe_stops(vacuum, cleanup))
 			return;
@@ -177,9 +169,6 @@ index_phase(TableVacuum *vacuum, bool cleanup)
 		do_more_work(vacuum, i);
 		end_index(vacuum, i);
 	}
-
-	if (shared->team_is_paused)
-		return;
 
 	/* indexes that one process does as a whole */
 	while (!pace_give_place() &&
@@ -510,8 +499,6 @@ process_index(TableVacuum *vacuum, int number, bool cleanup)
 	Assert(is_leader(vacuum) || !index->leader_only);
 	Assert(is_leader(vacuum) || index->may_be_parallel);
 	Assert(work == NULL || index->was_begun);
-	Assert(!index->outside_team || shared->team_is_paused);
-	Assert(!shared->team_is_paused || is_leader(vacuum));
 
 	enter_index(vacuum, number);
 	if (cleanup)
