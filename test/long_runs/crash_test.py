@@ -407,13 +407,7 @@ class CrashTest:
 
 
 def main() -> int:
-    options, prefix = long_run.begin(__doc__, "crash-test", "rounds", 500, rounds_of=LIFE)
-    with CrashTest(prefix, options.version, options.seed, base=options.base, with_autovacuum=options.autovacuum) as test:
-        try:
-            test.run(options.rounds, options.first, show=long_run.show)
-        finally:
-            long_run.print_counts(test.done)
-    return 0
+    return long_run.main(CrashTest, __doc__, "crash-test", "rounds", 500, rounds_of=LIFE)
 
 
 if __name__ == "__main__":

@@ -505,13 +505,7 @@ class DamageTest:
 
 
 def main() -> int:
-    options, prefix = long_run.begin(__doc__, "damage-test", "damages", 500, rounds_of=1)
-    with DamageTest(prefix, options.version, options.seed, base=options.base, with_autovacuum=options.autovacuum) as test:
-        try:
-            test.run(options.damages, options.first, show=long_run.show)
-        finally:
-            long_run.print_counts(test.done)
-    return 0
+    return long_run.main(DamageTest, __doc__, "damage-test", "damages", 500, rounds_of=1)
 
 
 if __name__ == "__main__":

@@ -365,13 +365,7 @@ class FaultTest:
 
 
 def main() -> int:
-    options, prefix = long_run.begin(__doc__, "fault-test", "faults", 200, rounds_of=LIFE)
-    with FaultTest(prefix, options.version, options.seed, base=options.base, with_autovacuum=options.autovacuum) as test:
-        try:
-            test.run(options.faults, options.first, show=long_run.show)
-        finally:
-            long_run.print_counts(test.done)
-    return 0
+    return long_run.main(FaultTest, __doc__, "fault-test", "faults", 200, rounds_of=LIFE)
 
 
 if __name__ == "__main__":

@@ -2,19 +2,17 @@
 
 import argparse
 import random
-from collections import Counter
 from pathlib import Path
 
 from cyclone_lab import build
 from cyclone_lab.cluster import spoil_freed_memory
 
 
-def begin(about: str, name: str, amount: str, default: float, *, writers: bool = False, rounds_of: int = 0) -> tuple[argparse.Namespace, Path]:
-    """Read the options of a long run, say what is run, and install the extension.
+def main(kind: type, about: str, name: str, amount: str, default: float, *, writers: bool = False, rounds_of: int = 0) -> int:
+    """Run a long run of this kind as its options say, and print what was done.
 
     `amount` is the option that says for how long, as minutes or a number of rounds; with `writers` there is one for the number of
-    writers, with `rounds_of` one for the first round, a multiple of it. Returns the options, in which `seed` is set, and the prefix of
-    the server with the extension.
+    writers, with `rounds_of` one for the first round, a multiple of it.
     """
     parser = argparse.ArgumentParser(description=about, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument(f"--{amount}", type=float if amount == "minutes" else int, default=default)
@@ -34,14 +32,16 @@ def begin(about: str, name: str, amount: str, default: float, *, writers: bool =
     words += [f"FIRST={options.first}"] if rounds_of else []
     words.append(spoil_freed_memory())
     print(f"{name} of PostgreSQL {options.version}:", *words, flush=True)
-    return options, build.install(options.version, debug_points=True)
+    prefix = build.install(options.version, debug_points=True)
+    what = (options.seed, options.writers) if writers else (options.version, options.seed)
+    with kind(prefix, *what, base=options.base, with_autovacuum=options.autovacuum) as test:
+        try:
+            test.run(getattr(options, amount), *([options.first] if rounds_of else []), show=show)
+        finally:
+            print(*(f"{what}: {number}" for what, number in sorted(test.done.items())), sep="\n")
+    return 0
 
 
 def show(text: str) -> None:
     """Print a line at once."""
     print(text, flush=True)
-
-
-def print_counts(done: Counter) -> None:
-    """Print what was done, and how often."""
-    print(*(f"{what}: {number}" for what, number in sorted(done.items())), sep="\n")

@@ -14,7 +14,6 @@ import random
 import re
 import sys
 import time
-from collections import Counter
 from pathlib import Path
 
 import psycopg
@@ -66,8 +65,8 @@ class Soak:
     def __init__(self, prefix: Path, seed: int, writers: int, *, base: Path | None = None, with_autovacuum: bool = False):
         self.seed = seed
         self.with_autovacuum = with_autovacuum
-        self.done: Counter = Counter()
         self.workload = Workload(writers)
+        self.done = self.workload.done
         self.clusters: list[Cluster] = []
         try:
             self._build(prefix, base)
@@ -231,13 +230,7 @@ class Soak:
 
 
 def main() -> int:
-    options, prefix = long_run.begin(__doc__, "soak", "minutes", 60, writers=True)
-    with Soak(prefix, options.seed, options.writers, base=options.base, with_autovacuum=options.autovacuum) as soak:
-        try:
-            soak.run(options.minutes, show=long_run.show)
-        finally:
-            long_run.print_counts(soak.done + soak.workload.done)
-    return 0
+    return long_run.main(Soak, __doc__, "soak", "minutes", 60, writers=True)
 
 
 if __name__ == "__main__":

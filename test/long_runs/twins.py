@@ -80,7 +80,9 @@ class TwinTest:
     def __enter__(self) -> "TwinTest":
         return self
 
-    def __exit__(self, *_exception) -> None:
+    def __exit__(self, _kind, error, _where) -> None:
+        if isinstance(error, Exception):
+            long_run.show(f"the server's files are kept in {self.cluster.keep(REPO / 'build' / 'twins' / str(self.seed))}")
         self.cluster.remove()
 
     @property
@@ -257,17 +259,7 @@ class TwinTest:
 
 
 def main() -> int:
-    options, prefix = long_run.begin(__doc__, "twins", "minutes", 10, writers=True)
-    with TwinTest(prefix, options.seed, options.writers, base=options.base, with_autovacuum=options.autovacuum) as test:
-        try:
-            test.run(options.minutes, show=long_run.show)
-        except Exception:
-            kept = test.cluster.keep(REPO / "build" / "twins" / str(options.seed))
-            long_run.show(f"the server's files are kept in {kept}")
-            raise
-        finally:
-            long_run.print_counts(test.done)
-    return 0
+    return long_run.main(TwinTest, __doc__, "twins", "minutes", 10, writers=True)
 
 
 if __name__ == "__main__":

@@ -157,9 +157,8 @@ def test_the_command_of_each_long_run_starts(monkeypatch, tmp_path, command, mod
     make = ["make", "-n", command, *(f"{name}={value}" for name, value in given.items())]
     lines = subprocess.run(make, cwd=build.REPO, env=environment, text=True, capture_output=True, check=True).stdout.splitlines()
     [words] = [shlex.split(line) for line in lines if f"-m {module.__name__}" in line]
-    test = MagicMock(done=Counter(rounds=1), workload=MagicMock(done=Counter()))
     kind = MagicMock()
-    kind.return_value.__enter__.return_value = test
+    kind.return_value.__enter__.return_value = test = MagicMock(done=Counter(rounds=1))
     monkeypatch.setattr("sys.argv", words[words.index("-m") + 1 :])
     monkeypatch.setattr(build, "install", MagicMock(return_value="prefix"))
     monkeypatch.setattr(module, name, kind)
