@@ -93,13 +93,3 @@ def test_lost_change_is_noticed(demo, conn):
     assert demo.prove_load(cluster) == "sound"
     conn.execute("UPDATE orders SET touched = 0 WHERE id = 5")
     assert "100 STATEMENTS WERE COMMITTED, 99 CHANGES ARE THERE" in demo.prove_load(cluster)
-
-
-def test_what_counts_for_statements_and_for_speed(demo):
-    """Statements from some seconds after a load's begin; of a VACUUM what it scanned within the spans of time."""
-    paced = demo.Paced(heap_bytes=100, loads=[(100, 110), (120, 130)])
-    paced.transactions = [(101, 90.0), (104, 1.0), (109, 2.0), (115, 50.0), (124, 3.0), (131, 70.0)]
-    assert paced.beside_ms() == 3.0
-    paced.scanned = [(100, 0.0), (105, 10.0), (109, 18.0), (115, 100.0), (120, 200.0), (129, 209.0)]
-    assert paced.speed(paced.loads) == pytest.approx(100 * (18 + 9) / (9 + 9))
-    assert paced.speed([(200, 300)]) == 0

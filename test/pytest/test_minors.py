@@ -94,55 +94,6 @@ def test_32_bit_servers_are_refused(prefix):
     assert refused.returncode != 0 and "pg_cyclone supports 64-bit systems only" in refused.stderr
 
 
-HEADER = """
-typedef struct Inner
-{
-	int			first;
-	char		second[sizeof(int) > 2 ? 4 : 2];
-} Inner;
-typedef struct Outer *OuterPointer;
-struct Outer
-{
-	unsigned	bit:1;
-	Inner	   *inner;
-	union
-	{
-		int			one, other;
-		struct
-		{
-			long		deep;
-		}			named;
-	};
-	void		(*callback) (int first, int second);
-};
-typedef enum Kind {KIND_A, KIND_B = 7} Kind;
-#define TWICE(x) ((x) * 2)
-extern PGDLLIMPORT int limit;
-extern OuterPointer find(const char *name, int flags) __attribute__((nonnull(1)));
-static inline int
-half(int x)
-{
-	return x / 2;
-}
-"""
-
-
-def test_declarations_are_read(tmp_path):
-    preprocessed = HEADER.replace("PGDLLIMPORT ", "")  # a macro
-    headers = server_use._parse(f'# 1 "{server_use.SERVER}some.h"\n{preprocessed}\n# 1 "/usr/include/other.h"\nint foreign(void);\n')
-    assert headers.declared == {
-        "OuterPointer": ("type", "typedef struct Outer *OuterPointer;"),
-        "KIND_A": ("constant", "KIND_A, number 0 of Kind"),
-        "KIND_B": ("constant", "KIND_B = 7, number 1 of Kind"),
-        "TWICE": ("macro", "(x) ((x) * 2)"),
-        "limit": ("variable", "int limit;"),
-        "find": ("function", "OuterPointer find(const char *name, int flags) ;"),
-        "half": ("inline function", "static inline int half(int x) { return x / 2; }"),
-    }
-    assert list(headers.structs["Inner"].members) == ["first", "second"]
-    assert list(headers.structs["Outer"].members) == ["inner", "one", "other", "named", "named.deep", "callback"]
-
-
 def test_what_is_used_is_listed(prefix, pg_major):
     used = server_use.list_use(prefix, build.build_folder(prefix) / "src", pg_major)
     assert "heap_page_prune_and_freeze(" in used["function heap_page_prune_and_freeze"]

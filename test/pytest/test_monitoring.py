@@ -89,18 +89,6 @@ def test_files_are_made_of_the_metrics():
     assert result.returncode == 0, result.stdout + result.stderr
 
 
-def test_a_changed_query_is_noticed(tmp_path):
-    """The check above can fail."""
-    make_monitoring = script("make_monitoring")
-    shutil.copytree(FOLDER, tmp_path / "monitoring")
-    make_monitoring.FOLDER = tmp_path / "monitoring"
-    for name, content in make_monitoring.files().items():
-        assert (FOLDER / name).read_text() == content
-    source = tmp_path / "monitoring" / "metrics.toml"
-    source.write_text(source.read_text().replace("count(*)::float8 AS holders", "count(pid)::float8 AS holders"))
-    assert sum((FOLDER / name).read_text() != content for name, content in make_monitoring.files().items()) == 3
-
-
 def test_postgres_exporter_format():
     for key, query in read("postgres_exporter.yml").items():
         assert set(query) <= EXPORTER_KEYS and re.fullmatch(r"[a-z_]+", key)

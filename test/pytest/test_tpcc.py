@@ -6,8 +6,8 @@ from measure import LOAD_CONFIG
 from tpcc.curve import points
 from tpcc.load import LARGE_TABLES, Sizes, age, load
 from tpcc.measure import CONFIG, Experiment, Run, Schedule, Vacuum, parse_usage, prepared, run
-from tpcc.report import grid, harm_grid, objections, target_lines
-from tpcc.settings import CORE_CURVE, CYCLONE_CURVE, NO_VACUUM, TARGET, TARGET_CURVE, Budget, curve_settings, usual_settings
+from tpcc.report import grid, objections
+from tpcc.settings import CORE_CURVE, CYCLONE_CURVE, TARGET, TARGET_CURVE, Budget, curve_settings
 from tpcc.transactions import MIX, pgbench_arguments
 
 SIZES = Sizes(warehouses=2, part=0.02, dead=0.2)
@@ -94,24 +94,6 @@ def test_aging_leaves_work_and_verbose_tells_of_it(cluster, tpcc):
             conn.execute(f"VACUUM (VERBOSE) {', '.join(tables)}")
         wal_bytes, dirtied = parse_usage(messages)
         assert wal_bytes > 10_000 and dirtied > 10, messages
-
-
-def test_rounds_are_summed_up_by_their_medians():
-    """And each run with a target is compared with the one without VACUUM in its round."""
-    without, target = (next(s for s in usual_settings() if s.name == name) for name in (NO_VACUUM, TARGET))
-    experiment = Experiment(SIZES, Schedule(0, 10, 75, 5), clients=1, database_bytes=0, buffers="16MB")
-    for slow, seconds, finished in ((1, 20, True), (2, 40, True), (30, 75, False)):
-        experiment.runs.append(Run(without, 50, 100, 0, [(second, 2.0 * slow) for second in range(20)]))
-        vacuum = Vacuum(10, 10 + seconds, 0.5, finished, 3 << 20, 7, {}, [], [])
-        experiment.runs.append(Run(target, 95, 100, 0, [(second, 3.0 * slow) for second in range(100)], vacuum))
-    first, second = grid(experiment).rows
-    assert first[1:5] == ["4.00"] * 4 and first[5:] == [""] * 7
-    assert second[1:9] == ["6.00"] * 8
-    assert second[9:] == ["1 of 3 not finished in 40.0: 50.0% scanned", "≥ 3", "≥ 7"]
-    assert harm_grid(experiment).rows[1][1:] == ["40.0 (20.0–75.0)", *["1.00 (1.00–1.00)"] * 2]
-    assert [line.split(": ")[1] for line in target_lines(experiment)] == [
-        f"p95 of {during} ms, 1.50 times that of no VACUUM" for during in ("3.00", "6.00", "90.00")
-    ]
 
 
 def test_a_curve_compares_each_run_with_its_own_time_before():

@@ -18,10 +18,7 @@ def script(name: str):
     return module
 
 
-@pytest.fixture(scope="module")
-def check_c():
-    """The script check-c, as a module."""
-    return script("check-c")
+check_c = script("check-c")
 
 
 def function(length: int, comment: str = "/* do_it -- for a test. */") -> str:
@@ -29,32 +26,46 @@ def function(length: int, comment: str = "/* do_it -- for a test. */") -> str:
     return f"{comment}\nstatic void\ndo_it(void)\n{{\n" + "\t;\n" * (length - 2) + "}\n"
 
 
-@pytest.mark.parametrize(
-    "text, problem",
-    [
-        (function(70), None),
-        (function(71), "do_it has 71 lines, where 70 are allowed"),
-        (function(5, ""), "do_it has no comment above it"),
-        (function(5, "/* For a test. */"), "the comment above do_it doesn't begin with its name"),
-        (function(5, "/*\n * do_it\n *\t\tFor a test.\n */"), None),
-    ],
-)
-def test_functions(check_c, text, problem):
-    found = check_c.functions(Path("src/some.c"), text)
-    assert [problem] == [line.split(": ", 1)[1] for line in found] if problem else not found
+def including(*headers: str) -> str:
+    return "".join(f"#include {header}\n" for header in headers)
+
+
+def head(lines: int) -> str:
+    return "/*\n" + " *\n" * (lines - 2) + ' */\n#include "postgres.h"\n\n/*' + "\n" * 40 + "*/\n"
+
+
+OLD_HEADER = "\tsize = add_size(size, mul_size(2, sizeof(int)));\n"
 
 
 @pytest.mark.parametrize(
-    "headers, misplaced",
+    "rule, text, problem",
     [
-        (['"postgres.h"', "<limits.h>", '"access/heapam.h"', '"compat.h"', '"engine/state.h"'], None),
-        (['"postgres.h"', '"compat.h"', '"miscadmin.h"'], "miscadmin.h"),
-        (['"postgres.h"', '"miscadmin.h"', "<limits.h>"], "limits.h"),
+        (check_c.functions, function(70), None),
+        (check_c.functions, function(71), "do_it has 71 lines, where 70 are allowed"),
+        (check_c.functions, function(5, ""), "do_it has no comment above it"),
+        (check_c.functions, function(5, "/* For a test. */"), "the comment above do_it doesn't begin with its name"),
+        (check_c.functions, function(5, "/*\n * do_it\n *\t\tFor a test.\n */"), None),
+        (check_c.includes, including('"postgres.h"', "<limits.h>", '"access/heapam.h"', '"compat.h"', '"engine/state.h"'), None),
+        (check_c.includes, including('"postgres.h"', '"compat.h"', '"miscadmin.h"'), "miscadmin.h"),
+        (check_c.includes, including('"postgres.h"', '"miscadmin.h"', "<limits.h>"), "limits.h"),
+        (check_c.includes, OLD_HEADER, "storage/shmem.h"),  # as older minor versions have it
+        (check_c.includes, including('"postgres.h"', '"storage/shmem.h"') + OLD_HEADER, None),
+        (check_c.calls_made_twice, "until = Min(until, clock_pay(&paid, now));", "clock_pay"),
+        (check_c.calls_made_twice, "until = Min(until, /* pay(), */ Max(ceil(x), MAXALIGN(sizeof(\"a(\"))));", None),
+        (check_c.calls_made_twice, "weight = 1.0 / (Min(controller->nrests++, RESTS - 1) + 1);", "++"),
+        (check_c.calls_made_twice, "wait(Min(left, 5)); pay(now);", None),
+        (check_c.calls_made_twice, "first = Max(first,\n\t\tMin(read (a), 1));", "read"),
+        (check_c.asserts, "Assert(rel != NULL);", "Assert"),
+        (check_c.asserts, "Assert(rel != NULL &&\n\t\t   name != NULL);", "Assert"),
+        (check_c.asserts, "Assert(nremoved == 0 || removed != NULL);", None),
+        (check_c.asserts, "Assert(rel != NULL && compat_is_locked(buffer));", None),
+        (check_c.head_length, head(25), None),
+        (check_c.head_length, head(26), ""),
     ],
 )
-def test_includes(check_c, headers, misplaced):
-    found = check_c.includes(Path("src/some.c"), "".join(f"#include {header}\n" for header in headers))
-    assert misplaced in found[0] if misplaced else not found
+def test_what_a_rule_of_c_finds(rule, text, problem):
+    found = rule(Path("src/some.c"), text)
+    assert not found if problem is None else found and problem in found[0]
 
 
 @pytest.mark.parametrize(
@@ -75,46 +86,12 @@ def test_names_of_functions(file, name, is_strange):
     assert bool(strange) == is_strange
 
 
-def test_header_of_older_minor_versions(check_c):
-    text = "\tsize = add_size(size, mul_size(2, sizeof(int)));\n"
-    assert "storage/shmem.h" in check_c.includes(Path("src/some.c"), text)[0]
-    assert not check_c.includes(Path("src/some.c"), '#include "postgres.h"\n#include "storage/shmem.h"\n' + text)
-
-
-@pytest.mark.parametrize(
-    "code, twice",
-    [
-        ("until = Min(until, clock_pay(&paid, now));", ["clock_pay"]),
-        ("until = Min(until, /* pay(), */ Max(ceil(x), MAXALIGN(sizeof(\"a(\"))));", []),
-        ("weight = 1.0 / (Min(controller->nrests++, RESTS - 1) + 1);", ["++"]),
-        ("wait(Min(left, 5)); pay(now);", []),
-        ("first = Max(first,\n\t\tMin(read (a), 1));", ["read", "read"]),
-    ],
-)
-def test_what_is_evaluated_twice(check_c, code, twice):
-    found = check_c.calls_made_twice(Path("src/some.c"), code)
-    assert [problem.split()[3] for problem in found] == twice
-
-
-@pytest.mark.parametrize(
-    "code, is_found",
-    [
-        ("Assert(rel != NULL);", True),
-        ("Assert(rel != NULL &&\n\t\t   name != NULL);", True),
-        ("Assert(nremoved == 0 || removed != NULL);", False),
-        ("Assert(rel != NULL && compat_is_locked(buffer));", False),
-    ],
-)
-def test_asserts_say_more_than_not_null(check_c, code, is_found):
-    assert bool(check_c.asserts(Path("src/some.c"), code)) == is_found
-
-
-def test_shape_by_eye(check_c):
+def test_shape_by_eye():
     text = "static void\ndo_it(void)\n{\n\tif (true) {\n    ;\n\t}\t\n}\n"
     assert [problem.split(":")[1] for problem in check_c.shape_by_eye(Path("src/some.c"), text)] == ["4", "5", "6"]
 
 
-def test_types_are_found_in_headers(check_c, tmp_path):
+def test_types_are_found_in_headers(tmp_path):
     (tmp_path / "some.h").write_text(
         "typedef struct Plain\n{\n\tint\t\tx;\n} Plain;\ntypedef int Number;\ntypedef void (*Callback) (int x);\n"
         "typedef struct\n{\n\tbool\t\t(*run) (void);\n} Nameless;\n"
@@ -183,12 +160,6 @@ def test_a_fault_whose_place_is_gone_is_found(monkeypatch, tmp_path):
     listed = [check.Mutant(old, "", "some.c", f"{old}\n", "", ["test_it.py"]) for old in ("once", "twice", "never")]
     assert [problem.split(": ")[1] for problem in check.problems(listed)] == ["twice", "never"]
     assert len(check.problems([check.Mutant("once", "", "some.c", "once\n", "", ["test_gone.py"])])) == 1
-
-
-@pytest.mark.parametrize("lines, found", [(25, 0), (26, 1)])
-def test_a_long_head_is_found(check_c, lines, found):
-    text = "/*\n" + " *\n" * (lines - 2) + " */\n#include \"postgres.h\"\n\n/*" + "\n" * 40 + "*/\n"
-    assert len(check_c.head_length(Path("src/file.c"), text)) == found
 
 
 def test_a_file_that_writes_and_is_not_listed_is_found():
