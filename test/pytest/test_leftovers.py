@@ -13,6 +13,7 @@ import pytest
 from conftest import TEMPLATE, every_other
 from cyclone_lab import checks
 from cyclone_lab.background import Background, Parked, wait_until
+from cyclone_lab.cluster import Cluster
 from cyclone_lab.files import (  # fmt: skip
     BEGIN,
     FILE,
@@ -100,6 +101,25 @@ def assert_sound(cluster, conn, before: dict) -> None:
     checks.assert_clean(conn, "t")
 
 
+def assert_cleaned(cluster, before: dict) -> None:
+    """The server, which has started, removes what a VACUUM FULL has left; see then that all is as it was."""
+    wait_for_cleaning(cluster)
+    with cluster.connect(TEMPLATE) as conn:
+        assert_sound(cluster, conn, before)
+
+
+@pytest.fixture
+def filled(new_cluster):
+    """A function that makes a server with these settings, and table t; returns it, and the table's state."""
+
+    def make(kind: str = "", **config) -> tuple[Cluster, dict]:
+        cluster = new_cluster(**config)
+        with cluster.connect(TEMPLATE) as conn:
+            return cluster, make_table(cluster, conn, kind)
+
+    return make
+
+
 def write_journal(cluster, *records: bytes) -> Path:
     """Put a journal of these records into a stopped server."""
     path = cluster.data / "pg_cyclone" / "rewrite-forged"
@@ -135,11 +155,9 @@ def aborted_transaction(conn) -> int:
 
 
 @every_other("wal_level, kind", ["minimal", "replica"], ["", pytest.param("UNLOGGED", marks=pytest.mark.once)])
-def test_nothing_is_left_over_by_a_crash(new_cluster, wal_level, kind):
-    cluster = new_cluster(wal_level=wal_level, **({"max_wal_senders": 0} if wal_level == "minimal" else {}))
-    with cluster.connect(TEMPLATE) as conn:
-        before = make_table(cluster, conn, kind)
-        empty = {**before, "rows": 0, "content_hash": None}
+def test_nothing_is_left_over_by_a_crash(filled, wal_level, kind):
+    cluster, before = filled(kind, wal_level=wal_level, **({"max_wal_senders": 0} if wal_level == "minimal" else {}))
+    empty = {**before, "rows": 0, "content_hash": None}
     for what, point in POINTS.items():
         crash_at(cluster, point)
         assert len(journals(cluster)) == 1, what
@@ -194,11 +212,10 @@ def test_nothing_is_left_over_of_the_server_s_builds_with_workers(new_cluster):
 
 
 @pytest.mark.once
-def test_several_rewrites_in_several_databases(new_cluster):
+def test_several_rewrites_in_several_databases(filled):
     """One of them lets nobody in, one has been dropped."""
-    cluster = new_cluster()
+    cluster, before = filled()
     with cluster.connect(TEMPLATE) as conn:
-        before = make_table(cluster, conn)
         conn.execute("CREATE TABLE u AS SELECT * FROM generate_series(1, 1000) id")
     for name in ("closed", "other"):
         cluster.sql(f"CREATE DATABASE {name} TEMPLATE {TEMPLATE}")
@@ -229,10 +246,8 @@ def test_several_rewrites_in_several_databases(new_cluster):
 
 
 @pytest.mark.once
-def test_without_a_free_worker_files_remain_until_there_is_one(new_cluster):
-    cluster = new_cluster()
-    with cluster.connect(TEMPLATE) as conn:
-        before = make_table(cluster, conn)
+def test_without_a_free_worker_files_remain_until_there_is_one(filled):
+    cluster, before = filled()
     crash_at(cluster, "rewrite-swapped:leader")
     cluster.config["max_worker_processes"] = 0
     cluster.start()
@@ -240,17 +255,14 @@ def test_without_a_free_worker_files_remain_until_there_is_one(new_cluster):
     assert len(journals(cluster)) == 1
     cluster.config["max_worker_processes"] = 8
     cluster.restart()
-    wait_for_cleaning(cluster)
-    with cluster.connect(TEMPLATE) as conn:
-        assert_sound(cluster, conn, before)
+    assert_cleaned(cluster, before)
 
 
 @pytest.mark.once
-def test_a_database_s_timeout_does_not_keep_its_files(new_cluster):
+def test_a_database_s_timeout_does_not_keep_its_files(filled):
     """A prepared transaction has the lock for which VACUUM FULL, and after the crash the worker, waits longer than that."""
-    cluster = new_cluster()
+    cluster, before = filled()
     with cluster.connect(TEMPLATE) as conn:
-        before = make_table(cluster, conn)
         conn.execute(f"ALTER DATABASE {TEMPLATE} SET cyclone.debug_point = 'leftovers-clean:worker:wait'")
         conn.execute(f"ALTER DATABASE {TEMPLATE} SET transaction_timeout = '200ms'")
         conn.execute("BEGIN")
@@ -267,18 +279,14 @@ def test_a_database_s_timeout_does_not_keep_its_files(new_cluster):
         time.sleep(0.5)
         conn.execute("ROLLBACK PREPARED 'gate'")
         conn.execute(f"ALTER DATABASE {TEMPLATE} RESET ALL")
-    wait_for_cleaning(cluster)
-    with cluster.connect(TEMPLATE) as conn:
-        assert_sound(cluster, conn, before)
+    assert_cleaned(cluster, before)
     assert "transaction timeout" not in cluster.log
 
 
 @pytest.mark.parametrize("end", ["commit", "rollback"])
-def test_files_of_a_transaction_that_ended_in_time_stay(new_cluster, end):
+def test_files_of_a_transaction_that_ended_in_time_stay(filled, end):
     """A crash between the end of a transaction and that of its journal is made by putting a copy of the journal back."""
-    cluster = new_cluster()
-    with cluster.connect(TEMPLATE) as conn:
-        before = make_table(cluster, conn)
+    cluster, before = filled()
     with park(cluster, "rewrite-swapped:leader") as vacuum:
         [journal] = journals(cluster)
         copy = journal.read_bytes()
@@ -290,20 +298,16 @@ def test_files_of_a_transaction_that_ended_in_time_stay(new_cluster, end):
     for stop in (cluster.stop, cluster.crash):
         stop()
         write_journal(cluster, copy)
-        cluster.start()
-        wait_for_cleaning(cluster)
-        with cluster.connect(TEMPLATE) as conn:
-            assert_sound(cluster, conn, before)
+        assert_cleaned(cluster.start(), before)
     assert REMOVED not in cluster.log
 
 
 @pytest.mark.once
-def test_files_that_belong_to_something_stay_whatever_a_journal_says(new_cluster):
+def test_files_that_belong_to_something_stay_whatever_a_journal_says(filled):
     """Tables, indexes, catalogs, and what a prepared transaction has created are named by a journal of a transaction that
     was rolled back."""
-    cluster = new_cluster()
+    cluster, before = filled()
     with cluster.connect(TEMPLATE) as conn:
-        before = make_table(cluster, conn)
         system_id, database = identity(conn)
         xid = aborted_transaction(conn)
         conn.execute("BEGIN")
@@ -337,11 +341,10 @@ def test_files_that_belong_to_something_stay_whatever_a_journal_says(new_cluster
 
 
 @pytest.mark.once
-def test_files_not_yet_named_are_those_that_are_empty(new_cluster):
+def test_files_not_yet_named_are_those_that_are_empty(filled):
     """Others that belong to nothing are left alone: those that hold something, or have a name from before the rewrite."""
-    cluster = new_cluster()
+    cluster, before = filled()
     with cluster.connect(TEMPLATE) as conn:
-        before = make_table(cluster, conn)
         [(oid,)] = conn.execute("SELECT lo_creat(-1)")
         default, *_ = folders = database_folders(cluster, conn)
         kept = {default / str(oid - 1): 0, default / str(oid + 100): 8192, default / f"{oid + 200}_fsm": 0,
@@ -361,11 +364,10 @@ def test_files_not_yet_named_are_those_that_are_empty(new_cluster):
 
 @pytest.mark.once
 @pytest.mark.parametrize("what", ["garbage", "empty", "other cluster", "to come", "torn", "tried", "committed"])
-def test_a_journal_that_is_no_good_does_no_harm(new_cluster, what):
+def test_a_journal_that_is_no_good_does_no_harm(filled, what):
     """Nor does it keep the server from starting."""
-    cluster = new_cluster()
+    cluster, before = filled()
     with cluster.connect(TEMPLATE) as conn:
-        before = make_table(cluster, conn)
         system_id, database = identity(conn)
         xid = aborted_transaction(conn)
         if what == "committed":
@@ -391,11 +393,10 @@ def test_a_journal_that_is_no_good_does_no_harm(new_cluster, what):
         assert_sound(cluster, conn, before)
 
 
-def test_a_journal_that_cannot_be_read_stays(new_cluster):
+def test_a_journal_that_cannot_be_read_stays(filled):
     """Until it can be read: then the files that it names are removed."""
-    cluster = new_cluster()
+    cluster, before = filled()
     with cluster.connect(TEMPLATE) as conn:
-        before = make_table(cluster, conn)
         system_id, database = identity(conn)
         xid = aborted_transaction(conn)
         dropped, stray = dropped_table(cluster, conn)
@@ -465,18 +466,14 @@ def test_a_standby_loses_the_files_with_its_primary(new_cluster):
             primary.crash()
             assert isinstance(vacuum.wait(), psycopg.OperationalError)
             primary.start()
-            wait_for_cleaning(primary)
-            with primary.connect(TEMPLATE) as conn:
-                assert_sound(primary, conn, before)
+            assert_cleaned(primary, before)
             standby.wait_for_replay(primary)
             with standby.connect(TEMPLATE) as conn:
                 assert stray_on_standby(standby, conn) == []
                 assert checks.same_rows(checks.table_state(conn, "t"), before)
             assert len(journals(standby)) == 1 and REMOVED not in standby.log
             standby.promote()
-            wait_for_cleaning(standby)
-            with standby.connect(TEMPLATE) as conn:
-                assert_sound(standby, conn, before)
+            assert_cleaned(standby, before)
             assert REMOVED not in standby.log
         finally:
             standby.remove()
@@ -495,9 +492,7 @@ def test_a_standby_made_during_the_rewrite_cleans_up_when_promoted(new_cluster):
             with standby.connect(TEMPLATE) as conn:
                 assert stray_on_standby(standby, conn)
             standby.promote()
-            wait_for_cleaning(standby)
-            with standby.connect(TEMPLATE) as conn:
-                assert_sound(standby, conn, before)
+            assert_cleaned(standby, before)
             assert REMOVED in standby.log
         finally:
             standby.remove()
@@ -521,10 +516,8 @@ def stray_on_standby(standby, conn) -> list[str]:
 
 
 @pytest.mark.once
-def test_an_error_in_the_postmaster_does_not_keep_the_server_from_starting(new_cluster):
-    cluster = new_cluster()
-    with cluster.connect(TEMPLATE) as conn:
-        before = make_table(cluster, conn)
+def test_an_error_in_the_postmaster_does_not_keep_the_server_from_starting(filled):
+    cluster, before = filled()
     crash_at(cluster, "heap-copy:any")
     cluster.config = {**cluster.config, "cyclone.debug_point": "leftovers-look:any:error"}
     cluster.start()
@@ -543,18 +536,14 @@ def test_an_error_in_the_postmaster_does_not_keep_the_server_from_starting(new_c
 
     cluster.stop()
     cluster.config = {**cluster.config, "cyclone.debug_point": ""}
-    cluster.start()
-    wait_for_cleaning(cluster)
-    with cluster.connect(TEMPLATE) as conn:
-        assert_sound(cluster, conn, before)
+    assert_cleaned(cluster.start(), before)
 
 
 @pytest.mark.once
-def test_an_error_where_files_are_noted_is_a_warning(new_cluster):
+def test_an_error_where_files_are_noted_is_a_warning(filled):
     """It would be raised amid the invalidation of caches otherwise."""
-    cluster = new_cluster()
+    cluster, before = filled()
     with cluster.connect(TEMPLATE) as conn:
-        before = make_table(cluster, conn)
         said = []
         conn.add_notice_handler(lambda message: said.append(f"{message.message_primary}: {message.message_detail}"))
         conn.execute("SET cyclone.debug_point = 'journal-note:leader:error'")
