@@ -43,24 +43,14 @@ CREATE FUNCTION progress_rows(
     OUT store_bytes bigint,
     OUT store_limit bigint,
     OUT bytes_freed bigint,
-    OUT usesysid oid)
+    OUT phase_eta timestamptz,
+    OUT eta timestamptz)
 RETURNS SETOF record
 LANGUAGE C STRICT VOLATILE PARALLEL RESTRICTED
 AS 'MODULE_PATHNAME', 'pg_cyclone_progress';
 
 COMMENT ON FUNCTION progress_rows() IS
 'The rows of the view cyclone.progress, without names.';
-
-CREATE FUNCTION eta_rows(
-    OUT pid int,
-    OUT phase_eta timestamptz,
-    OUT eta timestamptz)
-RETURNS SETOF record
-LANGUAGE C STRICT VOLATILE PARALLEL RESTRICTED
-AS 'MODULE_PATHNAME', 'pg_cyclone_eta';
-
-COMMENT ON FUNCTION eta_rows() IS
-'Estimates of when running VACUUMs will be done, by the process ID of their leader, for the view cyclone.progress.';
 
 CREATE VIEW progress_details AS
 SELECT p.pid,
@@ -77,15 +67,14 @@ SELECT p.pid,
             THEN p.index_relid::pg_catalog.regclass END AS index,
        p.blocks_done,
        p.blocks_total,
-       e.phase_eta,
-       e.eta,
+       p.phase_eta,
+       p.eta,
        p.dead_tids,
        p.store_bytes,
        p.store_limit,
        p.bytes_freed
 FROM cyclone.progress_rows() p
-LEFT JOIN pg_catalog.pg_database d ON d.oid = p.datid
-LEFT JOIN cyclone.eta_rows() e ON e.pid = p.pid AND p.role = 'leader';
+LEFT JOIN pg_catalog.pg_database d ON d.oid = p.datid;
 
 COMMENT ON VIEW progress_details IS
 'The view cyclone.progress with all columns. A row for each process of each running VACUUM: its phase, and how many blocks are done. A user without the rights of the command''s user or of pg_read_all_stats sees pid, datid and datname only.';
@@ -534,9 +523,7 @@ CREATE FUNCTION horizon_rows(
     OUT logical boolean,
     OUT since timestamptz,
     OUT xmin xid,
-    OUT xmin_age int,
     OUT catalog_xmin xid,
-    OUT catalog_xmin_age int,
     OUT multixact_age int,
     OUT is_oldest boolean,
     OUT is_oldest_for_catalogs boolean)
@@ -577,9 +564,9 @@ SELECT h.kind,
        h.state,
        h.since,
        h.xmin,
-       h.xmin_age,
+       pg_catalog.age(h.xmin) AS xmin_age,
        h.catalog_xmin,
-       h.catalog_xmin_age,
+       pg_catalog.age(h.catalog_xmin) AS catalog_xmin_age,
        h.multixact_age,
        h.is_oldest,
        h.is_oldest_for_catalogs,
@@ -841,7 +828,7 @@ WITH base AS (
     GROUP BY h.relid
     HAVING pg_catalog.count(*) > 1
 ), holder AS MATERIALIZED (
-    SELECT kind, since, xmin_age
+    SELECT kind, since, pg_catalog.age(xmin) AS xmin_age
     FROM cyclone.horizon_rows()
     WHERE is_oldest AND since <= pg_catalog.clock_timestamp() - interval '1 minute'
       AND (everywhere OR datid = (SELECT oid FROM pg_catalog.pg_database WHERE datname = pg_catalog.current_database()))

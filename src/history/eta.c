@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * eta.c
- *	  When the running VACUUMs will be done: columns of cyclone.progress.
+ *	  The view cyclone.progress, and when the running VACUUMs will be done.
  *
  * A phase that goes over a known number of blocks ends when the rest of them is done, at
  * its rate so far.  Any other phase takes as long as in the last run of the same kind on
@@ -23,6 +23,7 @@
 #include "fmgr.h"
 #include "funcapi.h"
 #include "miscadmin.h"
+#include "utils/builtins.h"
 #include "utils/timestamp.h"
 #include "utils/tuplestore.h"
 
@@ -30,8 +31,8 @@
 #include "library.h"
 #include "report/progress.h"
 
-#define ETA_COLUMNS		3
-#define UNKNOWN			(-1.0)
+#define PROGRESS_COLUMNS	15
+#define UNKNOWN				(-1.0)
 
 /* A rate of nearly nothing must not lead beyond the range of timestamps. */
 #define LONGEST_SECONDS	(100.0 * 365 * SECS_PER_DAY)
@@ -39,6 +40,8 @@
 /* Phases of the history that come one after the other, in this order */
 #define ORDERED_PHASES	5
 
+static void put_estimates(const ProgressRow *leader, const ProgressRow *rows, int nrows,
+						  const HistoryRow *run, Datum *values, bool *nulls);
 static const HistoryRow *find_last_run(const ProgressRow *leader, const HistoryRow *rows, int nrows);
 static double seconds_by_rate(const ProgressRow *leader, const ProgressRow *rows, int nrows,
 							  double elapsed);
@@ -48,57 +51,86 @@ static void seconds_by_last_run(const ProgressRow *leader, const HistoryRow *run
 static int	place_in_history(const ProgressRow *leader);
 static double left_of(double seconds, double elapsed);
 static void put_moment(double seconds, TimestampTz now, Datum *value, bool *null);
+static const char *phase_name(uint32 phase);
 
-PG_FUNCTION_INFO_V1(pg_cyclone_eta);
+PG_FUNCTION_INFO_V1(pg_cyclone_progress);
 
 /*
- * pg_cyclone_eta
- *		A row for each running VACUUM whose progress the user may see.
+ * pg_cyclone_progress
+ *		The rows of cyclone.progress.  As in pg_stat_activity, a role that may not
+ *		see the statistics of the command's user sees only that it runs.
  */
 Datum
-pg_cyclone_eta(PG_FUNCTION_ARGS)
+pg_cyclone_progress(PG_FUNCTION_ARGS)
 {
 	ReturnSetInfo *result = (ReturnSetInfo *) fcinfo->resultinfo;
-	TimestampTz now = GetCurrentTimestamp();
 	HistoryRow *history = NULL;
 	int			nhistory = -1;
 	ProgressRow *rows;
 	int			nrows;
 
 	refuse_without_preloading();
-	library_begin_rows(fcinfo, ETA_COLUMNS);
+	library_begin_rows(fcinfo, PROGRESS_COLUMNS);
 	nrows = progress_read(&rows);
 	for (int i = 0; i < nrows; i++)
 	{
-		const ProgressRow *leader = &rows[i];
-		double		in_phase = Max((now - leader->phase_start) / (double) USECS_PER_SEC, 0);
-		double		in_run = Max((now - leader->run_start) / (double) USECS_PER_SEC, 0);
-		double		phase;
-		double		whole = UNKNOWN;
-		const HistoryRow *run;
-		Datum		values[ETA_COLUMNS] = {0};
-		bool		nulls[ETA_COLUMNS] = {0};
+		const ProgressRow *row = &rows[i];
+		bool		is_leader = row->pid == row->leader_pid;
+		Datum		values[PROGRESS_COLUMNS] = {0};
+		bool		nulls[PROGRESS_COLUMNS] = {0};
 
-		if (leader->pid != leader->leader_pid || !progress_is_visible(leader))
+		values[0] = Int32GetDatum(row->pid);
+		values[2] = ObjectIdGetDatum(row->database);
+		if (!history_is_visible(row->user_id))
+		{
+			memset(nulls, true, sizeof(nulls));
+			nulls[0] = nulls[2] = false;
+			tuplestore_putvalues(result->setResult, result->setDesc, values, nulls);
 			continue;
-		/* not before it is needed, as it may be long */
-		if (nhistory < 0)
-			nhistory = history_rows_copy(&history);
-
-		phase = seconds_by_rate(leader, rows, nrows, in_phase);
-		run = find_last_run(leader, history, nhistory);
-		if (run != NULL)
-			seconds_by_last_run(leader, run, in_phase, in_run, &phase, &whole);
-
-		values[0] = Int32GetDatum(leader->pid);
-		put_moment(phase, now, &values[1], &nulls[1]);
-		put_moment(whole, now, &values[2], &nulls[2]);
+		}
+		values[1] = Int32GetDatum(row->leader_pid);
+		values[3] = ObjectIdGetDatum(row->relid);
+		values[4] = CStringGetTextDatum(is_leader ? "leader" : "worker");
+		values[5] = CStringGetTextDatum(phase_name(row->phase));
+		values[6] = Int64GetDatum(row->blocks_done);
+		values[7] = Int64GetDatum(row->blocks_total);
+		values[8] = ObjectIdGetDatum(row->index_relid);
+		nulls[8] = !OidIsValid(row->index_relid);
+		values[9] = Int64GetDatum(row->dead_tids);
+		values[10] = Int64GetDatum(row->store_bytes);
+		values[11] = Int64GetDatum(row->store_limit);
+		values[12] = Int64GetDatum(row->bytes_freed);
+		nulls[13] = nulls[14] = true;
+		if (is_leader)
+		{
+			/* not before it is needed, as it may be long */
+			if (nhistory < 0)
+				nhistory = history_rows_copy(&history);
+			put_estimates(row, rows, nrows, find_last_run(row, history, nhistory), &values[13], &nulls[13]);
+		}
 		tuplestore_putvalues(result->setResult, result->setDesc, values, nulls);
 	}
 	if (history != NULL)
 		pfree(history);
 	pfree(rows);
 	return (Datum) 0;
+}
+
+/* put_estimates -- when the phase of a leader will be done, and its run; run is the last one, or NULL. */
+static void
+put_estimates(const ProgressRow *leader, const ProgressRow *rows, int nrows, const HistoryRow *run,
+			  Datum *values, bool *nulls)
+{
+	TimestampTz now = GetCurrentTimestamp();
+	double		in_phase = Max((now - leader->phase_start) / (double) USECS_PER_SEC, 0);
+	double		in_run = Max((now - leader->run_start) / (double) USECS_PER_SEC, 0);
+	double		phase = seconds_by_rate(leader, rows, nrows, in_phase);
+	double		whole = UNKNOWN;
+
+	if (run != NULL)
+		seconds_by_last_run(leader, run, in_phase, in_run, &phase, &whole);
+	put_moment(phase, now, &values[0], &nulls[0]);
+	put_moment(whole, now, &values[1], &nulls[1]);
 }
 
 /* find_last_run -- the last run that says something about the one of this leader; NULL: none. */
@@ -126,8 +158,6 @@ find_last_run(const ProgressRow *leader, const HistoryRow *rows, int nrows)
  * seconds_by_rate
  *		In how many seconds the phase will be done, at the rate of all processes together;
  *		UNKNOWN if it doesn't go by blocks, or none is done.
- *
- * A process that is at an index meanwhile counts with the blocks of its last mark.
  */
 static double
 seconds_by_rate(const ProgressRow *leader, const ProgressRow *rows, int nrows, double elapsed)
@@ -139,7 +169,7 @@ seconds_by_rate(const ProgressRow *leader, const ProgressRow *rows, int nrows, d
 		return UNKNOWN;
 	for (int i = 0; i < nrows; i++)
 		if (rows[i].leader_pid == leader->pid && rows[i].phase == leader->phase)
-			done += OidIsValid(rows[i].index_relid) ? rows[i].mark_blocks : rows[i].blocks_done;
+			done += rows[i].phase_blocks_done;
 	left = (double) leader->phase_blocks - leader->blocks_of_rounds - done;
 	return done > 0 ? Max(left, 0) * elapsed / done : UNKNOWN;
 }
@@ -247,4 +277,49 @@ put_moment(double seconds, TimestampTz now, Datum *value, bool *null)
 	*null = seconds == UNKNOWN || seconds > LONGEST_SECONDS;
 	if (!*null)
 		*value = TimestampTzGetDatum(now + (TimestampTz) (seconds * USECS_PER_SEC));
+}
+
+/* phase_name -- the phase in the words of pg_stat_progress_vacuum, or in our own. */
+static const char *
+phase_name(uint32 phase)
+{
+	switch (phase)
+	{
+		case PROGRESS_VACUUM_PHASE_SCAN_HEAP:
+			return "scanning heap";
+		case PROGRESS_VACUUM_PHASE_VACUUM_INDEX:
+			return "vacuuming indexes";
+		case PROGRESS_VACUUM_PHASE_VACUUM_HEAP:
+			return "vacuuming heap";
+		case PROGRESS_VACUUM_PHASE_INDEX_CLEANUP:
+			return "cleaning up indexes";
+		case PROGRESS_VACUUM_PHASE_TRUNCATE:
+			return "truncating heap";
+		case PROGRESS_VACUUM_PHASE_FINAL_CLEANUP:
+			return "performing final cleanup";
+		case PROGRESS_REWRITE_COPY_TOAST:
+			return "copying TOAST table";
+		case PROGRESS_REWRITE_COPY_HEAP:
+			return "copying heap";
+		case PROGRESS_REWRITE_INDEX_TOAST:
+			return "indexing TOAST table";
+		case PROGRESS_REWRITE_COPY_CHAINS:
+			return "copying linked row versions";
+		case PROGRESS_REWRITE_INDEX:
+			return "rebuilding indexes";
+		case PROGRESS_REWRITE_AUDIT:
+			return "auditing new indexes";
+		case PROGRESS_INPLACE_PLAN:
+			return "planning moves";
+		case PROGRESS_INPLACE_MOVE:
+			return "moving rows";
+		case PROGRESS_INPLACE_MOVE_VALUES:
+			return "moving values";
+		case PROGRESS_INPLACE_REINDEX:
+			return "reindexing";
+		case PROGRESS_INPLACE_WAIT:
+			return "waiting for other transactions";
+		default:
+			return "initializing";
+	}
 }

@@ -37,9 +37,7 @@ typedef enum HorizonColumn
 	COLUMN_LOGICAL,
 	COLUMN_SINCE,
 	COLUMN_XMIN,
-	COLUMN_XMIN_AGE,
 	COLUMN_CATALOG_XMIN,
-	COLUMN_CATALOG_XMIN_AGE,
 	COLUMN_MULTIXACT_AGE,
 	COLUMN_IS_OLDEST,
 	COLUMN_IS_OLDEST_FOR_CATALOGS,
@@ -55,7 +53,6 @@ PG_FUNCTION_INFO_V1(pg_cyclone_horizon);
 
 static void put_holder(ReturnSetInfo *result, List *holders, const HorizonHolder *holder);
 static bool is_oldest(List *holders, const HorizonHolder *holder, HorizonScope scope);
-static Datum age_of_xid(TransactionId xid);
 
 /*
  * pg_cyclone_horizon
@@ -103,15 +100,9 @@ put_holder(ReturnSetInfo *result, List *holders, const HorizonHolder *holder)
 	if (holder->since != 0)
 		PUT(COLUMN_SINCE, TimestampTzGetDatum(holder->since));
 	if (TransactionIdIsValid(holder->xmin))
-	{
 		PUT(COLUMN_XMIN, TransactionIdGetDatum(holder->xmin));
-		PUT(COLUMN_XMIN_AGE, age_of_xid(holder->xmin));
-	}
 	if (TransactionIdIsValid(holder->catalog_xmin))
-	{
 		PUT(COLUMN_CATALOG_XMIN, TransactionIdGetDatum(holder->catalog_xmin));
-		PUT(COLUMN_CATALOG_XMIN_AGE, age_of_xid(holder->catalog_xmin));
-	}
 	if (holder->may_hold_multixact)
 		PUT(COLUMN_MULTIXACT_AGE,
 			Int32GetDatum((int32) (ReadNextMultiXactId() - GetOldestMultiXactId())));
@@ -146,12 +137,4 @@ is_oldest(List *holders, const HorizonHolder *holder, HorizonScope scope)
 			return false;
 	}
 	return true;
-}
-
-/* age_of_xid -- how many transactions have come since. */
-static Datum
-age_of_xid(TransactionId xid)
-{
-	Assert(TransactionIdIsValid(xid));
-	return Int32GetDatum((int32) (ReadNextTransactionId() - xid));
 }

@@ -8,9 +8,6 @@
  * row for each command; this view has one for each process.  Shared memory has a slot for
  * every process, which has a row as readers get it, under a spinlock.
  *
- * A slot also has the time when the phase began, and a mark: how far the process was some
- * time ago.  So a reader can tell the most recent rate from the one before.
- *
  * A process writes its own slot only, but for one case: a worker that leaves in the midst of
  * a phase adds the blocks that it has done there to a field of its leader's slot.
  *
@@ -20,29 +17,15 @@
  */
 #include "postgres.h"
 
-#include "access/htup_details.h"
-#include "catalog/pg_authid.h"
-#include "commands/progress.h"
-#include "fmgr.h"
-#include "funcapi.h"
 #include "miscadmin.h"
 #include "storage/lwlock.h"
 #include "storage/proc.h"
 #include "storage/shmem.h"
 #include "storage/spin.h"
-#include "utils/acl.h"
-#include "utils/builtins.h"
 #include "utils/timestamp.h"
-#include "utils/tuplestore.h"
 
 #include "at_exit.h"
-#include "library.h"
 #include "report/progress.h"
-
-#define PROGRESS_COLUMNS	14
-
-/* A new mark is made when the last one is as old as this part of the phase. */
-#define MARK_FRACTION		4
 
 typedef struct ProgressSlot
 {
@@ -53,20 +36,12 @@ typedef struct ProgressSlot
 
 static ProgressSlot *slots = NULL;	/* MaxBackends of them */
 
-/* The mark that goes to the slot when the next one is made: ms since the phase began, and blocks */
-static uint32 next_mark_ms;
-static BlockNumber next_mark_blocks;
-
 static void clear_at_exit(void);
 static bool has_slot(void);
 static ProgressRow *lock_my_row(void);
 static void unlock_my_row(void);
 static void begin_phase(ProgressRow *row, int phase, BlockNumber blocks_total, TimestampTz now);
-static void set_mark(ProgressRow *row, TimestampTz now);
 static void leave_blocks(const ProgressRow *left);
-static const char *phase_name(uint32 phase);
-
-PG_FUNCTION_INFO_V1(pg_cyclone_progress);
 
 /* progress_run -- see progress.h. */
 void
@@ -132,12 +107,11 @@ progress_phase(int phase, BlockNumber blocks_total)
 void
 progress_blocks_done(BlockNumber blocks_done)
 {
-	TimestampTz now = GetCurrentTimestamp();
 	ProgressRow *row = lock_my_row();
 
 	row->blocks_done = blocks_done;
 	if (!OidIsValid(row->index_relid))
-		set_mark(row, now);
+		row->phase_blocks_done = blocks_done;
 	unlock_my_row();
 }
 
@@ -196,7 +170,7 @@ progress_clear(void)
 	left = *row;
 	row->pid = 0;
 	unlock_my_row();
-	if (left.pid != 0 && left.pid != left.leader_pid && !OidIsValid(left.index_relid))
+	if (left.pid != 0 && left.pid != left.leader_pid)
 		leave_blocks(&left);
 }
 
@@ -216,66 +190,6 @@ progress_read(ProgressRow **rows)
 			nrows++;
 	}
 	return nrows;
-}
-
-/* progress_is_visible -- see progress.h. */
-bool
-progress_is_visible(const ProgressRow *row)
-{
-	return has_privs_of_role(GetUserId(), ROLE_PG_READ_ALL_STATS) ||
-		has_privs_of_role(GetUserId(), row->user_id);
-}
-
-/*
- * pg_cyclone_progress
- *		The rows of cyclone.progress.  As in pg_stat_activity, a role that may not
- *		see the statistics of the command's user sees only that it runs.
- */
-Datum
-pg_cyclone_progress(PG_FUNCTION_ARGS)
-{
-	ReturnSetInfo *result = (ReturnSetInfo *) fcinfo->resultinfo;
-	ProgressRow *rows;
-	int			nrows;
-
-	refuse_without_preloading();
-	library_begin_rows(fcinfo, PROGRESS_COLUMNS);
-
-	nrows = progress_read(&rows);
-	for (int i = 0; i < nrows; i++)
-	{
-		ProgressRow *row = &rows[i];
-		Datum		values[PROGRESS_COLUMNS] = {0};
-		bool		nulls[PROGRESS_COLUMNS] = {0};
-
-		values[0] = Int32GetDatum(row->pid);
-		values[2] = ObjectIdGetDatum(row->database);
-		if (progress_is_visible(row))
-		{
-			values[1] = Int32GetDatum(row->leader_pid);
-			values[3] = ObjectIdGetDatum(row->relid);
-			values[4] = CStringGetTextDatum(row->pid == row->leader_pid ? "leader" : "worker");
-			values[5] = CStringGetTextDatum(phase_name(row->phase));
-			values[6] = Int64GetDatum(row->blocks_done);
-			values[7] = Int64GetDatum(row->blocks_total);
-			values[8] = ObjectIdGetDatum(row->index_relid);
-			nulls[8] = !OidIsValid(row->index_relid);
-			values[9] = Int64GetDatum(row->dead_tids);
-			values[10] = Int64GetDatum(row->store_bytes);
-			values[11] = Int64GetDatum(row->store_limit);
-			values[12] = Int64GetDatum(row->bytes_freed);
-			values[13] = ObjectIdGetDatum(row->user_id);
-		}
-		else
-		{
-			memset(nulls, true, sizeof(nulls));
-			nulls[0] = nulls[2] = false;
-		}
-
-		tuplestore_putvalues(result->setResult, result->setDesc, values, nulls);
-	}
-	pfree(rows);
-	return (Datum) 0;
 }
 
 /* progress_shmem_request -- how much shared memory the slots need. */
@@ -341,25 +255,7 @@ begin_phase(ProgressRow *row, int phase, BlockNumber blocks_total, TimestampTz n
 	row->phase = phase;
 	row->phase_blocks = blocks_total;
 	row->phase_start = now;
-	row->mark_seconds = 0;
-	row->mark_blocks = next_mark_blocks = 0;
-	row->blocks_of_leavers = 0;
-	next_mark_ms = 0;
-}
-
-/* set_mark -- remember how far this process is, if the last mark is old enough. */
-static void
-set_mark(ProgressRow *row, TimestampTz now)
-{
-	uint32		ms = Min(Max((now - row->phase_start) / 1000, 0), PG_UINT32_MAX);
-
-	/* the clock may have been set back, too */
-	if (ms == 0 || ms < next_mark_ms || ms - next_mark_ms < ms / MARK_FRACTION)
-		return;
-	row->mark_seconds = next_mark_ms / 1000.0;
-	row->mark_blocks = next_mark_blocks;
-	next_mark_ms = ms;
-	next_mark_blocks = row->blocks_done;
+	row->phase_blocks_done = row->blocks_of_leavers = 0;
 }
 
 /*
@@ -378,54 +274,9 @@ leave_blocks(const ProgressRow *left)
 		SpinLockAcquire(&slots[i].mutex);
 		is_leader = row->pid == left->leader_pid;
 		if (is_leader && row->phase == left->phase)
-			row->blocks_of_leavers += left->blocks_done;
+			row->blocks_of_leavers += left->phase_blocks_done;
 		SpinLockRelease(&slots[i].mutex);
 		if (is_leader)
 			break;
-	}
-}
-
-/* phase_name -- the phase in the words of pg_stat_progress_vacuum, or in our own. */
-static const char *
-phase_name(uint32 phase)
-{
-	switch (phase)
-	{
-		case PROGRESS_VACUUM_PHASE_SCAN_HEAP:
-			return "scanning heap";
-		case PROGRESS_VACUUM_PHASE_VACUUM_INDEX:
-			return "vacuuming indexes";
-		case PROGRESS_VACUUM_PHASE_VACUUM_HEAP:
-			return "vacuuming heap";
-		case PROGRESS_VACUUM_PHASE_INDEX_CLEANUP:
-			return "cleaning up indexes";
-		case PROGRESS_VACUUM_PHASE_TRUNCATE:
-			return "truncating heap";
-		case PROGRESS_VACUUM_PHASE_FINAL_CLEANUP:
-			return "performing final cleanup";
-		case PROGRESS_REWRITE_COPY_TOAST:
-			return "copying TOAST table";
-		case PROGRESS_REWRITE_COPY_HEAP:
-			return "copying heap";
-		case PROGRESS_REWRITE_INDEX_TOAST:
-			return "indexing TOAST table";
-		case PROGRESS_REWRITE_COPY_CHAINS:
-			return "copying linked row versions";
-		case PROGRESS_REWRITE_INDEX:
-			return "rebuilding indexes";
-		case PROGRESS_REWRITE_AUDIT:
-			return "auditing new indexes";
-		case PROGRESS_INPLACE_PLAN:
-			return "planning moves";
-		case PROGRESS_INPLACE_MOVE:
-			return "moving rows";
-		case PROGRESS_INPLACE_MOVE_VALUES:
-			return "moving values";
-		case PROGRESS_INPLACE_REINDEX:
-			return "reindexing";
-		case PROGRESS_INPLACE_WAIT:
-			return "waiting for other transactions";
-		default:
-			return "initializing";
 	}
 }

@@ -52,11 +52,8 @@ typedef struct ProgressRow
 
 	/* how fast it goes */
 	TimestampTz phase_start;
-	BlockNumber phase_blocks;	/* as blocks_total, also while it is at an
-								 * index */
-	BlockNumber mark_blocks;	/* blocks_done some time ago */
-	double		mark_seconds;	/* when that was, from phase_start; 0: no mark
-								 * yet */
+	BlockNumber phase_blocks;	/* blocks_total, but not of an index */
+	BlockNumber phase_blocks_done;	/* of these, by this process */
 
 	/* of leaders only */
 	BlockNumber blocks_of_leavers;	/* done in this phase by workers that have
@@ -131,16 +128,8 @@ extern void progress_clear(void);
  * progress_read
  *		Return how many processes vacuum, and what each is doing, in a palloc'd array.
  *
- * The caller asks progress_is_visible what the user may see of each.
+ * It is for the caller to know what the user may see of each.
  */
 extern int	progress_read(ProgressRow **rows);
-
-/*
- * progress_is_visible
- *		May the current user see more of it than that it runs?  As in
- *		pg_stat_activity: with the rights of the command's user or of
- *		pg_read_all_stats.
- */
-extern bool progress_is_visible(const ProgressRow *row);
 
 #endif							/* CYCLONE_PROGRESS_H */
