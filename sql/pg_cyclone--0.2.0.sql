@@ -39,9 +39,6 @@ CREATE FUNCTION progress_rows(
     OUT blocks_done bigint,
     OUT blocks_total bigint,
     OUT index_relid oid,
-    OUT dead_tids bigint,
-    OUT store_bytes bigint,
-    OUT store_limit bigint,
     OUT bytes_freed bigint,
     OUT phase_eta timestamptz,
     OUT eta timestamptz)
@@ -69,9 +66,6 @@ SELECT p.pid,
        p.blocks_total,
        p.phase_eta,
        p.eta,
-       p.dead_tids,
-       p.store_bytes,
-       p.store_limit,
        p.bytes_freed
 FROM cyclone.progress_rows() p
 LEFT JOIN pg_catalog.pg_database d ON d.oid = p.datid;
@@ -92,9 +86,6 @@ COMMENT ON COLUMN progress_details.blocks_done IS 'Blocks that this process has 
 COMMENT ON COLUMN progress_details.blocks_total IS 'Blocks of the table, for all processes together; in index phases, of the current index; when rows are moved, to be vacated';
 COMMENT ON COLUMN progress_details.phase_eta IS 'When the phase is likely to be done: at the rate that it goes, or, of a phase whose blocks are not counted, as in the last run; null if neither is known; like eta, for the leader only';
 COMMENT ON COLUMN progress_details.eta IS 'When the VACUUM of the table is likely to be done: when the phase is, and then as in the last run of the same operation on this table, started by the same, a command or autovacuum (cyclone.history); null if there is none, or if it takes longer than that';
-COMMENT ON COLUMN progress_details.dead_tids IS 'Dead item identifiers in the store';
-COMMENT ON COLUMN progress_details.store_bytes IS 'Memory used by the dead-TID store, in bytes';
-COMMENT ON COLUMN progress_details.store_limit IS 'Memory that the store may use (maintenance_work_mem), in bytes';
 COMMENT ON COLUMN progress_details.bytes_freed IS 'How much of the table VACUUM (FULL INPLACE) has given back so far, in bytes';
 
 CREATE VIEW progress AS

@@ -28,11 +28,13 @@
 #include <dlfcn.h>
 #include <sys/stat.h>
 
+#include "catalog/pg_authid.h"
 #include "fmgr.h"
 #include "funcapi.h"
 #include "miscadmin.h"
 #include "nodes/execnodes.h"
 #include "postmaster/bgworker.h"
+#include "utils/acl.h"
 #include "utils/lsyscache.h"
 #include "utils/memutils.h"
 
@@ -131,4 +133,12 @@ library_begin_rows(FunctionCallInfo fcinfo, int columns)
 				 errdetail("It is declared with %d columns, and the library has %d.",
 						   desc->natts, columns),
 				 errhint("Say DROP EXTENSION pg_cyclone; CREATE EXTENSION pg_cyclone; in this database, or restart the server if it still has the older library.")));
+}
+
+/* library_may_see -- see library.h. */
+bool
+library_may_see(Oid viewer, Oid user)
+{
+	return has_privs_of_role(viewer, ROLE_PG_READ_ALL_STATS) ||
+		(OidIsValid(user) && has_privs_of_role(viewer, user));
 }

@@ -34,4 +34,10 @@ extern void refuse_without_preloading(void);
  */
 extern void library_begin_rows(FunctionCallInfo fcinfo, int columns);
 
+/*
+ * May this role see what a session of that user does?  By the rule of pg_stat_activity;
+ * InvalidOid is autovacuum.
+ */
+extern bool library_may_see(Oid viewer, Oid user);
+
 #endif							/* CYCLONE_LIBRARY_H */

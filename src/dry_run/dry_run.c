@@ -38,6 +38,7 @@
 #include "history/history_rows.h"
 #include "horizon/horizon.h"
 #include "inplace/table_inplace.h"
+#include "library.h"
 #include "relation_size.h"
 #include "report/pretty_bytes.h"
 #include "rewrite/disk_space.h"
@@ -375,7 +376,7 @@ estimate_time(Oid relid, const HistoryRow *history, int nhistory, DryRun *run)
 			(!OidIsValid(row->database) || row->database == MyDatabaseId);
 
 		if (row->kind != run->kind || row->outcome != HISTORY_DONE || !row->has_figures ||
-			!history_is_visible(row->user_id))
+			!library_may_see(GetUserId(), row->user_id))
 			continue;
 		nruns[is_own]++;
 		seconds[is_own] += (row->end - row->start) / (double) USECS_PER_SEC;

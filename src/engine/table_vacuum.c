@@ -491,7 +491,6 @@ count_dead_tids(VacuumJob *job)
 
 	Assert(items > 0);
 	pgstat_progress_update_multi_param(lengthof(progress), progress, values);
-	progress_store(items, bytes, dead_tids_limit(job->vacuum.dead_tids));
 
 	result->dead_tids_rounds++;
 	result->dead_tids_bytes_in_all += bytes;

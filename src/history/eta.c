@@ -31,7 +31,7 @@
 #include "library.h"
 #include "report/progress.h"
 
-#define PROGRESS_COLUMNS	15
+#define PROGRESS_COLUMNS	12
 #define UNKNOWN				(-1.0)
 
 /* A rate of nearly nothing must not lead beyond the range of timestamps. */
@@ -81,7 +81,7 @@ pg_cyclone_progress(PG_FUNCTION_ARGS)
 
 		values[0] = Int32GetDatum(row->pid);
 		values[2] = ObjectIdGetDatum(row->database);
-		if (!history_is_visible(row->user_id))
+		if (!library_may_see(GetUserId(), row->user_id))
 		{
 			memset(nulls, true, sizeof(nulls));
 			nulls[0] = nulls[2] = false;
@@ -96,17 +96,14 @@ pg_cyclone_progress(PG_FUNCTION_ARGS)
 		values[7] = Int64GetDatum(row->blocks_total);
 		values[8] = ObjectIdGetDatum(row->index_relid);
 		nulls[8] = !OidIsValid(row->index_relid);
-		values[9] = Int64GetDatum(row->dead_tids);
-		values[10] = Int64GetDatum(row->store_bytes);
-		values[11] = Int64GetDatum(row->store_limit);
-		values[12] = Int64GetDatum(row->bytes_freed);
-		nulls[13] = nulls[14] = true;
+		values[9] = Int64GetDatum(row->bytes_freed);
+		nulls[10] = nulls[11] = true;
 		if (is_leader)
 		{
 			/* not before it is needed, as it may be long */
 			if (nhistory < 0)
 				nhistory = history_rows_copy(&history);
-			put_estimates(row, rows, nrows, find_last_run(row, history, nhistory), &values[13], &nulls[13]);
+			put_estimates(row, rows, nrows, find_last_run(row, history, nhistory), &values[10], &nulls[10]);
 		}
 		tuplestore_putvalues(result->setResult, result->setDesc, values, nulls);
 	}
@@ -148,7 +145,7 @@ find_last_run(const ProgressRow *leader, const HistoryRow *rows, int nrows)
 			row->kind == leader->run_kind &&
 			(row->started_by == HISTORY_AUTOVACUUM) == leader->run_is_autovacuum &&
 			row->outcome == HISTORY_DONE && row->has_figures &&
-			(last == NULL || row->number > last->number) && history_is_visible(row->user_id))
+			(last == NULL || row->number > last->number) && library_may_see(GetUserId(), row->user_id))
 			last = row;
 	}
 	return last;

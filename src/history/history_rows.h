@@ -67,10 +67,4 @@ extern void history_rows_add(HistoryRow *row);
 extern int	history_rows_copy(HistoryRow **copy);
 extern int64 history_rows_forget(void);
 
-/*
- * history_view.c.  history_is_visible tells whether the current role may see the runs
- * of a user, by the rule of pg_stat_activity; autovacuum is the user InvalidOid.
- */
-extern bool history_is_visible(Oid user_id);
-
 #endif							/* CYCLONE_HISTORY_ROWS_H */

@@ -11,13 +11,11 @@
 
 #include <math.h>
 
-#include "catalog/pg_authid.h"
 #include "fmgr.h"
 #include "funcapi.h"
 #include "lib/stringinfo.h"
 #include "mb/pg_wchar.h"
 #include "miscadmin.h"
-#include "utils/acl.h"
 #include "utils/builtins.h"
 #include "utils/fmgrprotos.h"
 #include "utils/timestamp.h"
@@ -109,14 +107,6 @@ pg_cyclone_history_reset(PG_FUNCTION_ARGS)
 	PG_RETURN_INT64(history_rows_forget());
 }
 
-/* history_is_visible -- may the current role see the runs of this user? */
-bool
-history_is_visible(Oid user_id)
-{
-	return has_privs_of_role(GetUserId(), ROLE_PG_READ_ALL_STATS) ||
-		(OidIsValid(user_id) && has_privs_of_role(GetUserId(), user_id));
-}
-
 /* put_run -- a row of the view. */
 static void
 put_run(ReturnSetInfo *result, const HistoryRow *row)
@@ -126,7 +116,7 @@ put_run(ReturnSetInfo *result, const HistoryRow *row)
 	add_value(&maker, Int64GetDatum((int64) row->number), false);
 	add_value(&maker, ObjectIdGetDatum(row->database), false);
 	Assert(maker.column == PUBLIC_COLUMNS);
-	if (history_is_visible(row->user_id))
+	if (library_may_see(GetUserId(), row->user_id))
 	{
 		add_identity(&maker, row);
 		add_figures(&maker, row);

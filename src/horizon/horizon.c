@@ -30,7 +30,6 @@
 #include "access/xact.h"
 #include "access/xlog.h"
 #include "catalog/catalog.h"
-#include "catalog/pg_authid.h"
 #include "catalog/pg_type_d.h"
 #include "executor/executor.h"
 #include "funcapi.h"
@@ -40,7 +39,6 @@
 #include "nodes/execnodes.h"
 #include "replication/slot.h"
 #include "storage/proc.h"
-#include "utils/acl.h"
 #include "utils/backend_status.h"
 #include "utils/builtins.h"
 #include "utils/fmgroids.h"
@@ -48,6 +46,7 @@
 
 #include "compat.h"
 #include "horizon/horizon.h"
+#include "library.h"
 
 /* Both may change meanwhile: a process sets them without the lock. */
 #define READ_ONCE(xid)	(*(const volatile TransactionId *) &(xid))
@@ -72,7 +71,6 @@ static List *add_prepared(List *holders, bool multixact_is_held);
 static char *make_printable(char *text);
 static List *add_slots(List *holders, Oid viewer);
 static void note_slot_user(HorizonHolder *holder, Oid viewer);
-static bool may_see_session(Oid viewer, Oid user);
 static const char *session_state_name(BackendState state);
 static int	compare_holders(const ListCell *a, const ListCell *b);
 static TransactionId older_xid(TransactionId a, TransactionId b);
@@ -242,7 +240,7 @@ process_holder(const PgBackendStatus *status, const ProcessCopy *process, Oid vi
 	holder->user = status->st_userid;
 	if (status->st_appname != NULL && status->st_appname[0] != '\0')
 		holder->application = pstrdup(status->st_appname);
-	if (!may_see_session(viewer, status->st_userid))
+	if (!library_may_see(viewer, status->st_userid))
 		return holder;
 
 	holder->backend_type = GetBackendTypeDesc(status->st_backendType);
@@ -392,20 +390,12 @@ note_slot_user(HorizonHolder *holder, Oid viewer)
 		holder->user = status->st_userid;
 		if (status->st_appname != NULL && status->st_appname[0] != '\0')
 			holder->application = pstrdup(status->st_appname);
-		if (may_see_session(viewer, status->st_userid))
+		if (library_may_see(viewer, status->st_userid))
 		{
 			holder->backend_type = GetBackendTypeDesc(status->st_backendType);
 			holder->since = status->st_proc_start_timestamp;
 		}
 	}
-}
-
-/* may_see_session -- may this role see what the server's views show of such a session? */
-static bool
-may_see_session(Oid viewer, Oid user)
-{
-	return has_privs_of_role(viewer, ROLE_PG_READ_ALL_STATS) ||
-		has_privs_of_role(viewer, user);
 }
 
 /* session_state_name -- as in pg_stat_activity. */

@@ -15,12 +15,10 @@
 
 #include <math.h>
 
-#include "catalog/pg_authid.h"
 #include "funcapi.h"
 #include "miscadmin.h"
 #include "storage/proc.h"
 #include "storage/shmem.h"
-#include "utils/acl.h"
 #include "utils/builtins.h"
 #include "utils/tuplestore.h"
 
@@ -163,8 +161,7 @@ pg_cyclone_pace(PG_FUNCTION_ARGS)
 		values[0] = Int32GetDatum(leader->pid);
 		values[1] = ObjectIdGetDatum(leader->databaseId);
 		nulls[0] = nulls[1] = false;
-		if (has_privs_of_role(GetUserId(), ROLE_PG_READ_ALL_STATS) ||
-			(OidIsValid(leader->roleId) && has_privs_of_role(GetUserId(), leader->roleId)))
+		if (library_may_see(GetUserId(), leader->roleId))
 			view_set_row(&row, &hold, &values[2], &nulls[2]);
 		tuplestore_putvalues(result->setResult, result->setDesc, values, nulls);
 	}

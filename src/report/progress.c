@@ -83,7 +83,6 @@ progress_begin(Oid relid, int leader_pid)
 	row->index_relid = InvalidOid;
 	row->blocks_done = row->blocks_total = row->blocks_of_rounds = 0;
 	begin_phase(row, 0, 0, now);
-	row->dead_tids = row->store_bytes = row->store_limit = 0;
 	row->pid = MyProcPid;
 	unlock_my_row();
 }
@@ -132,18 +131,6 @@ progress_index(Oid index_relid, BlockNumber blocks_total)
 	row->index_relid = index_relid;
 	row->blocks_done = 0;
 	row->blocks_total = blocks_total;
-	unlock_my_row();
-}
-
-/* progress_store -- see progress.h. */
-void
-progress_store(int64 items, Size bytes, Size limit)
-{
-	ProgressRow *row = lock_my_row();
-
-	row->dead_tids = items;
-	row->store_bytes = bytes;
-	row->store_limit = limit;
 	unlock_my_row();
 }
 

@@ -45,9 +45,6 @@ typedef struct ProgressRow
 	Oid			index_relid;
 	BlockNumber blocks_done;
 	BlockNumber blocks_total;
-	int64		dead_tids;
-	int64		store_bytes;
-	int64		store_limit;
 	int64		bytes_freed;
 
 	/* how fast it goes */
@@ -85,7 +82,7 @@ extern void progress_run(int kind, Oid relid, bool is_autovacuum, BlockNumber pa
  *		Note that this process begins to vacuum a table, for that leader's command.
  *
  * From here until progress_clear the process has a row in the view.  This function, and
- * those up to progress_store, are for processes with a slot: backends, autovacuum workers
+ * those up to progress_index, are for processes with a slot: backends, autovacuum workers
  * and background workers, while the library is preloaded.
  */
 extern void progress_begin(Oid relid, int leader_pid);
@@ -109,9 +106,6 @@ extern void progress_rounds(BlockNumber blocks_scanned);
 
 /* progress_index -- note that this process begins to work on an index of this many blocks. */
 extern void progress_index(Oid index_relid, BlockNumber blocks_total);
-
-/* progress_store -- note how full the dead-TID store is, in items and bytes. */
-extern void progress_store(int64 items, Size bytes, Size limit);
 
 /*
  * progress_bytes_freed

@@ -352,19 +352,17 @@ append_engine_lines(StringInfo buf, const TableResult *result,
 void
 report_append_held(StringInfo buf)
 {
+	static const char *const formats[NUM_GUARDS] = {
+		[GUARD_PAUSE] = gettext_noop("held: paused for %.3f s\n"),
+		[GUARD_WAL_RATE] = gettext_noop("held: for %.3f s to keep to cyclone.max_wal_rate\n"),
+		[GUARD_LAG] = gettext_noop("held: for %.3f s to keep to cyclone.max_replica_lag\n"),
+		[GUARD_DISK] = gettext_noop("held: for %.3f s to keep to cyclone.min_free_disk\n"),
+	};
 	GuardTimes	held = guards_held();
 
-	if (held.seconds[GUARD_PAUSE] > 0)
-		appendStringInfo(buf, _("held: paused for %.3f s\n"), held.seconds[GUARD_PAUSE]);
-	if (held.seconds[GUARD_WAL_RATE] > 0)
-		appendStringInfo(buf, _("held: for %.3f s to keep to cyclone.max_wal_rate\n"),
-						 held.seconds[GUARD_WAL_RATE]);
-	if (held.seconds[GUARD_LAG] > 0)
-		appendStringInfo(buf, _("held: for %.3f s to keep to cyclone.max_replica_lag\n"),
-						 held.seconds[GUARD_LAG]);
-	if (held.seconds[GUARD_DISK] > 0)
-		appendStringInfo(buf, _("held: for %.3f s to keep to cyclone.min_free_disk\n"),
-						 held.seconds[GUARD_DISK]);
+	for (int i = 0; i < NUM_GUARDS; i++)
+		if (held.seconds[i] > 0)
+			appendStringInfo(buf, _(formats[i]), held.seconds[i]);
 }
 
 /* append_usage_lines -- delay, I/O, buffers, WAL and CPU, workers' included. */

@@ -30,12 +30,11 @@ GetUserId(void)
 	return USER;
 }
 
-/* has_privs_of_role -- whose runs may be seen. */
+/* library_may_see -- whose runs may be seen. */
 bool
-has_privs_of_role(Oid member, Oid role)
+library_may_see(Oid viewer, Oid user)
 {
-	CHECK(OidIsValid(role));
-	return role == member || (role == ROLE_PG_READ_ALL_STATS && reads_all_stats);
+	return user == viewer || reads_all_stats;
 }
 
 /* leader_in -- a leader that has been in a phase for this time. */

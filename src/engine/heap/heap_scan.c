@@ -389,14 +389,12 @@ report_scan_progress(HeapScan *scan, BlockNumber scan_block)
 	{
 		if (vacuum->dead_tids != NULL)
 		{
-			int64		items = dead_tids_count(vacuum->dead_tids);
-			Size		bytes = dead_tids_bytes(vacuum->dead_tids);
 			const int	index[] = {PROGRESS_VACUUM_HEAP_BLKS_SCANNED,
 			PROGRESS_VACUUM_NUM_DEAD_ITEM_IDS, PROGRESS_VACUUM_DEAD_TUPLE_BYTES};
-			const int64 values[] = {passed, items, bytes};
+			const int64 values[] = {passed, dead_tids_count(vacuum->dead_tids),
+			dead_tids_bytes(vacuum->dead_tids)};
 
 			pgstat_progress_update_multi_param(lengthof(index), index, values);
-			progress_store(items, bytes, dead_tids_limit(vacuum->dead_tids));
 		}
 		else
 			pgstat_progress_update_param(PROGRESS_VACUUM_HEAP_BLKS_SCANNED, passed);
