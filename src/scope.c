@@ -12,7 +12,7 @@
  * table's name, any other for a table's name.  A TOAST table goes with its table.
  *
  * The lists are parsed for each table, which costs little beside vacuuming one.
- * They are valid: settings_check_patterns has parsed them before.
+ * They are valid: check_patterns in settings.c has parsed them before.
  *
  * Portions Copyright (c) 2026, the pg_cyclone developers
  *
@@ -34,6 +34,7 @@
 #include "scope.h"
 #include "settings.h"
 
+static bool list_matches(const char *list, const char *schema, const char *name);
 static Oid	table_of_toast(Relation rel);
 
 /*
@@ -68,23 +69,23 @@ scope_has(Oid relid)
 
 	name = get_rel_name(relid);
 	schema = get_namespace_name(get_rel_namespace(relid));
-	return name != NULL && schema != NULL && scope_matches(cyclone_tables, schema, name);
+	return name != NULL && schema != NULL && list_matches(cyclone_tables, schema, name);
 }
 
 /* scope_has_database -- is a database of this name in cyclone.databases? */
 bool
 scope_has_database(const char *name)
 {
-	return cyclone_databases[0] == '\0' || scope_matches(cyclone_databases, NULL, name);
+	return cyclone_databases[0] == '\0' || list_matches(cyclone_databases, NULL, name);
 }
 
 /*
- * scope_matches
+ * list_matches
  *		Does a name match a pattern in a list, by itself or behind its schema's name, if
  *		that isn't NULL?  No if the list is invalid.
  */
-bool
-scope_matches(const char *list, const char *schema, const char *name)
+static bool
+list_matches(const char *list, const char *schema, const char *name)
 {
 	char	   *copy = pstrdup(list);
 	char	   *full = schema != NULL ? psprintf("%s.%s", schema, name) : NULL;

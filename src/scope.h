@@ -17,6 +17,5 @@
 extern bool scope_has_table(Relation rel);
 extern bool scope_has(Oid relid);
 extern bool scope_has_database(const char *name);
-extern bool scope_matches(const char *list, const char *schema, const char *name);
 
 #endif							/* CYCLONE_SCOPE_H */

@@ -148,8 +148,8 @@ static void define_enabled(void);
 static void assign_enabled(int newval, void *extra);
 static void narrow_mistakes(void);
 static void define_patterns(const char *name, const char *what, const char *more, char **value);
-static void define_min_free_disk(void);
 static void define_page_cache_setting(void);
+static bool check_patterns(char **newval, void **extra, GucSource source);
 static bool check_min_free_disk(char **newval, void **extra, GucSource source);
 static void assign_min_free_disk(const char *newval, void *extra);
 
@@ -189,7 +189,14 @@ settings_init(void)
 
 	define_enabled();
 
-	define_min_free_disk();
+	DefineCustomStringVariable("cyclone.min_free_disk",
+							   "How much of a disk VACUUM leaves free.",
+							   "A share, as \"5%\", of which 10 GB at most count, or a size; 0: it doesn't look. VACUUM waits below it while more WAL is retained than is free, and VACUUM FULL ends.",
+							   &min_free_disk,
+							   MIN_FREE_DISK_DEFAULT,
+							   PGC_SUSET,
+							   0,
+							   check_min_free_disk, assign_min_free_disk, NULL);
 
 	define_page_cache_setting();
 
@@ -299,15 +306,15 @@ define_patterns(const char *name, const char *what, const char *more, char **val
 							   "",
 							   PGC_SUSET,
 							   GUC_LIST_INPUT,
-							   settings_check_patterns, NULL, NULL);
+							   check_patterns, NULL, NULL);
 }
 
 /*
- * settings_check_patterns
+ * check_patterns
  *		The check hook of settings that list patterns (scope.c).
  */
-bool
-settings_check_patterns(char **newval, void **extra, GucSource source)
+static bool
+check_patterns(char **newval, void **extra, GucSource source)
 {
 	char	   *list = pstrdup(*newval);
 	List	   *patterns;
@@ -320,20 +327,6 @@ settings_check_patterns(char **newval, void **extra, GucSource source)
 	list_free(patterns);
 	pfree(list);
 	return is_list;
-}
-
-/* define_min_free_disk -- cyclone.min_free_disk. */
-static void
-define_min_free_disk(void)
-{
-	DefineCustomStringVariable("cyclone.min_free_disk",
-							   "How much of a disk VACUUM leaves free.",
-							   "A share, as \"5%\", of which 10 GB at most count, or a size; 0: it doesn't look. VACUUM waits below it while more WAL is retained than is free, and VACUUM FULL ends.",
-							   &min_free_disk,
-							   MIN_FREE_DISK_DEFAULT,
-							   PGC_SUSET,
-							   0,
-							   check_min_free_disk, assign_min_free_disk, NULL);
 }
 
 /* define_page_cache_setting -- cyclone.preserve_page_cache. */

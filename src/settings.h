@@ -51,13 +51,11 @@ extern void settings_shmem_init(void);
  * settings_note_files comes before any parameter is defined: it notes which ones the files
  * have, for the case that their values turn out to be invalid.  settings_init defines the
  * parameters and reserves their prefix.  It is called once, when the library is loaded,
- * after all others have defined theirs.  The other functions read texts, for check hooks
- * and of configuration files.  An invalid text is no error: they return false.
- * settings_parse_min_free_disk makes a size in bytes, or a share as a number below 0.
+ * after all others have defined theirs.  settings_parse_min_free_disk makes of a text a size
+ * in bytes, or a share as a number below 0.  It returns false if the text is invalid.
  */
 extern void settings_note_files(void);
 extern void settings_init(void);
-extern bool settings_check_patterns(char **newval, void **extra, GucSource source);
 extern bool settings_parse_min_free_disk(const char *value, double *result);
 
 #endif							/* CYCLONE_SETTINGS_H */

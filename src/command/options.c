@@ -58,7 +58,6 @@ static bool read_ring_size(const DefElem *def, int *ring_size_kb);
 static void read_latency_target(const DefElem *def, VacuumOptions *options);
 static const char *option_string(const DefElem *def);
 static bool read_bool(const DefElem *def, bool *value);
-static void set_freeze_ages(VacuumParams *params);
 static const char *hint_for_unknown(const char *name);
 static void explain_full(const DefElem *def);
 static void explain_parallel(const DefElem *def);
@@ -84,7 +83,11 @@ vacuum_options_read(const VacuumStmt *stmt, VacuumOptions *options)
 		if (!read_option(def, options))
 			return false;
 	}
-	set_freeze_ages(params);
+	/* -1 stands for the settings */
+	params->freeze_min_age = (params->options & VACOPT_FREEZE) ? 0 : -1;
+	params->freeze_table_age = params->freeze_min_age;
+	params->multixact_freeze_min_age = params->freeze_min_age;
+	params->multixact_freeze_table_age = params->freeze_min_age;
 
 	return options_agree(stmt, options);
 }
@@ -497,21 +500,6 @@ read_bool(const DefElem *def, bool *value)
 	return *value ||
 		pg_strcasecmp(word, "false") == 0 ||
 		pg_strcasecmp(word, "off") == 0;
-}
-
-/*
- * set_freeze_ages
- *		Sets the freeze ages: all 0 with FREEZE; else -1, which stands for the settings.
- */
-static void
-set_freeze_ages(VacuumParams *params)
-{
-	int			age = (params->options & VACOPT_FREEZE) ? 0 : -1;
-
-	params->freeze_min_age = age;
-	params->freeze_table_age = age;
-	params->multixact_freeze_min_age = age;
-	params->multixact_freeze_table_age = age;
 }
 
 /*

@@ -78,8 +78,6 @@ static MemoryContext statement_context(void);
 static void check_target(const VacuumStmt *stmt, const VacuumOptions *options);
 static bool is_ours(const VacuumStmt *stmt, ProcessUtilityContext context,
 					VacuumOptions *options);
-static bool is_repack_ours(const RepackStmt *stmt, ProcessUtilityContext context,
-						   VacuumOptions *options);
 static void run_ours(List *rels, const VacuumOptions *options);
 static void refuse_nested(const VacuumStmt *stmt, ProcessUtilityContext context);
 
@@ -336,12 +334,17 @@ check_target(const VacuumStmt *stmt, const VacuumOptions *options)
 /*
  * is_repack_done
  *		As is_done, for a REPACK, whose only option of ours is PARALLEL.
+ *
+ * Inside a transaction block the server may REPACK one table, and we don't.
  */
 static bool
 is_repack_done(const Call *call)
 {
 	const RepackStmt *stmt = (const RepackStmt *) call->pstmt->utilityStmt;
 	bool		has_parallel = options_have(stmt->params, "parallel");
+	bool		is_top = call->context == PROCESS_UTILITY_TOPLEVEL;
+	bool		is_block = !is_top || IsTransactionBlock() || IsSubTransaction();
+	bool		is_read;
 	VacuumOptions options;
 
 	/* in these cases the server raises the error */
@@ -354,7 +357,10 @@ is_repack_done(const Call *call)
 			server_refuse_if_unfit("REPACK option PARALLEL");
 		return false;
 	}
-	if (is_repack_ours(stmt, call->context, &options))
+	is_read = repack_options_read(stmt, &options);
+	if (is_read && is_block && has_parallel)
+		PreventInTransactionBlock(is_top, "REPACK (PARALLEL)");
+	if (is_read && !is_block)
 	{
 		List	   *rels = stmt->relation != NULL ? list_make1(stmt->relation) : NIL;
 
@@ -496,26 +502,6 @@ is_ours(const VacuumStmt *stmt, ProcessUtilityContext context,
 
 	/* FULL may be false */
 	return (options->params.options & (VACOPT_FULL | VACOPT_INPLACE)) != 0;
-}
-
-/*
- * is_repack_ours
- *		Is a REPACK one that we run?  If so, *options are its options.
- *
- * Inside a transaction block the server may REPACK one table, and we don't.
- */
-static bool
-is_repack_ours(const RepackStmt *stmt, ProcessUtilityContext context,
-			   VacuumOptions *options)
-{
-	bool		is_top = context == PROCESS_UTILITY_TOPLEVEL;
-	bool		is_block = !is_top || IsTransactionBlock() || IsSubTransaction();
-
-	if (!repack_options_read(stmt, options))
-		return false;
-	if (is_block && options_have(stmt->params, "parallel"))
-		PreventInTransactionBlock(is_top, "REPACK (PARALLEL)");
-	return !is_block;
 }
 
 /*

@@ -25,7 +25,6 @@
 #include "miscadmin.h"
 #include "postmaster/bgworker.h"
 #include "storage/lmgr.h"
-#include "storage/lock.h"
 #include "storage/proc.h"
 #include "storage/procarray.h"
 #include "utils/catcache.h"
@@ -35,6 +34,7 @@
 #include "utils/syscache.h"
 
 #include "inplace/subscription.h"
+#include "others.h"
 
 /* What the server calls the workers of subscriptions, of whatever kind */
 #define WORKER_TYPES	"logical replication "
@@ -92,24 +92,22 @@ subscription_keep_away(Oid relid)
 bool
 subscription_is_at_work(Oid relid)
 {
-	LOCKTAG		tag;
-	VirtualTransactionId *holders;
-	int			nholders;
+	Others	   *holders;
 	bool		found = false;
 
 	Assert(IsTransactionState() && OidIsValid(relid));
 
-	SET_LOCKTAG_RELATION(tag, MyDatabaseId, relid);
 	/* the modes of sessions that write conflict with it, and some more */
-	holders = GetLockConflicts(&tag, ShareLock, &nholders);
-	for (int i = 0; i < nholders && !found; i++)
+	holders = others_with_lock(relid, ShareLock);
+	for (int i = 0; i < holders->count && !found; i++)
 	{
-		PGPROC	   *proc = ProcNumberGetProc(holders[i].procNumber);
+		PGPROC	   *proc = ProcNumberGetProc(holders->vxids[i].procNumber);
 		int			pid = proc != NULL ? proc->pid : 0;
 		const char *type = pid != 0 ? GetBackgroundWorkerTypeByPid(pid) : NULL;
 
 		found = type != NULL && strncmp(type, WORKER_TYPES, strlen(WORKER_TYPES)) == 0;
 	}
+	pfree(holders->vxids);
 	pfree(holders);
 	return found;
 }
