@@ -45,7 +45,8 @@ static uint32 count_sections(const IndexShared *index);
 static bool is_section_chosen(const TableVacuum *vacuum, int number, uint32 section);
 static void audit_section(TableVacuum *vacuum, int number, BlockNumber start, BlockNumber end);
 static void audit_leaf(TableVacuum *vacuum, Relation index, BlockNumber blkno);
-static void add_tids(AuditTids *tids, const ItemPointerData *more, int nmore);
+static void add_tids(AuditTids *tids, Relation index, BlockNumber blkno, const ItemPointerData *more,
+					 int nmore);
 
 /*
  * audit_match
@@ -315,24 +316,23 @@ audit_btree_tids(AuditTids *tids, Relation index, Page page, BlockNumber blkno)
 		IndexTuple	tuple = index_whole_tuple_at(index, blkno, page, off);
 
 		if (!BTreeTupleIsPosting(tuple))
-			add_tids(tids, &tuple->t_tid, 1);
+			add_tids(tids, index, blkno, &tuple->t_tid, 1);
 		else if (BTreeTupleGetPostingOffset(tuple) +
 				 BTreeTupleGetNPosting(tuple) * sizeof(ItemPointerData) > IndexTupleSize(tuple) ||
 				 ItemIdGetLength(PageGetItemId(page, off)) < IndexTupleSize(tuple))
 			index_report_item(index, blkno, PageGetItemId(page, off));
 		else
-			add_tids(tids, BTreeTupleGetPosting(tuple), BTreeTupleGetNPosting(tuple));
+			add_tids(tids, index, blkno, BTreeTupleGetPosting(tuple), BTreeTupleGetNPosting(tuple));
 	}
 }
 
 /* add_tids -- add some; items of a damaged page may overlap, so there may be too many. */
 static void
-add_tids(AuditTids *tids, const ItemPointerData *more, int nmore)
+add_tids(AuditTids *tids, Relation index, BlockNumber blkno, const ItemPointerData *more,
+		 int nmore)
 {
 	if (nmore > AUDIT_MAX_TIDS - tids->ntids)
-		ereport(ERROR,
-				(errcode(ERRCODE_INDEX_CORRUPTED),
-				 errmsg_internal("an index page has more than %d TIDs", (int) AUDIT_MAX_TIDS)));
+		index_report_page(index, blkno);
 	memcpy(&tids->tids[tids->ntids], more, nmore * sizeof(ItemPointerData));
 	tids->ntids += nmore;
 }

@@ -104,23 +104,14 @@ audit_rewrite_fate(TableRewrite *rewrite, OffsetNumber off, TupleFate fate)
 	rewrite->audit_page->rows[off].fate = fate;
 }
 
-/* audit_rewrite_left -- of such a page, note that an item is left to the leader, or left out as an orphan. */
-void
-audit_rewrite_left(TableRewrite *rewrite, OffsetNumber off)
-{
-	if (likely(rewrite->audit_page == NULL))
-		return;
-	Assert(off >= FirstOffsetNumber && off <= rewrite->audit_page->maxoff);
-	rewrite->audit_page->rows[off].is_left = true;
-}
-
-/* audit_rewrite_note -- of such a page, note the copy of an item. */
+/* audit_rewrite_note -- of such a page, note the copy of an item; NULL: left to the leader, or left out as an orphan. */
 void
 audit_rewrite_note(TableRewrite *rewrite, OffsetNumber off, HeapTupleHeader copy, Size length)
 {
 	if (likely(rewrite->audit_page == NULL))
 		return;
 	Assert(off >= FirstOffsetNumber && off <= rewrite->audit_page->maxoff);
+	rewrite->audit_page->rows[off].is_left = copy == NULL;
 	rewrite->audit_page->rows[off].copy = copy;
 	rewrite->audit_page->rows[off].length = length;
 }

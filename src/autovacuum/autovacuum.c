@@ -140,7 +140,7 @@ begin_run(void *state)
 {
 	TableInHand *table = state;
 	BlockNumber for_size = RelationGetNumberOfBlocks(table->rel) / HURRY_PAGES;
-	BlockNumber most = degree_autovacuum_limit();
+	BlockNumber most = cyclone_autovacuum_max_parallel_workers;
 	int			nworkers = Min(for_size, most);
 	bool		hurries;
 

@@ -100,10 +100,9 @@ table_plan_workers(VacuumJob *job)
 	if (AmAutoVacuumWorkerProcess())
 	{
 		int			allowed = compat_autovacuum_workers(vacuum->rel);
-		int			most = degree_autovacuum_limit();
 		int			fed = pace_processes_fed();
 
-		nworkers = Min(nworkers, most);
+		nworkers = Min(nworkers, cyclone_autovacuum_max_parallel_workers);
 		job->result.workers_not_allowed = Max(nworkers - allowed, 0);
 		nworkers = within_buffers(job, Min(nworkers, allowed));
 		return degree_reserve(Min(nworkers, Max(fed - 1, 0)));

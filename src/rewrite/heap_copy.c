@@ -335,7 +335,7 @@ copy_page(HeapCopy *copy, Buffer buffer)
 		if (copy->heap == REWRITE_TOAST && fate != TUPLE_DEAD && is_orphan(copy, &tuple))
 		{
 			counters->tuples_orphaned++;
-			audit_rewrite_left(rewrite, off);
+			audit_rewrite_note(rewrite, off, NULL, 0);
 			continue;
 		}
 		if (fate == TUPLE_DEAD)
@@ -470,7 +470,7 @@ refuse_chunk(HeapCopy *copy, HeapTuple tuple)
 static void
 leave_to_leader(HeapCopy *copy, BlockNumber blkno)
 {
-	audit_rewrite_left(copy->rewrite, copy->rewrite->offnum);
+	audit_rewrite_note(copy->rewrite, copy->rewrite->offnum, NULL, 0);
 	(void) pg_atomic_fetch_or_u32(left_word(copy->rewrite->shared, copy->shared, blkno),
 								  (uint32) 1 << (blkno % BITS_A_WORD));
 }

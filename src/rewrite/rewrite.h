@@ -223,7 +223,7 @@ extern void left_tuples_copy_big(TableRewrite *rewrite, const RewriteCounters *s
  *
  * Of a page of the old heap, which is locked all the time: audit_rewrite_begin_page before
  * its tuples are copied; audit_rewrite_fate for each tuple; then audit_rewrite_note for its
- * copy, which isn't written yet, or audit_rewrite_left if it is left to the leader, or is a
+ * copy, which isn't written yet, or NULL if it is left to the leader, or is a
  * chunk that no row needs; and audit_rewrite_page at the end.
  *
  * The leader calls audit_rewrite_by_leader for each row that was left to it, when the
@@ -234,7 +234,6 @@ extern void left_tuples_copy_big(TableRewrite *rewrite, const RewriteCounters *s
  */
 extern void audit_rewrite_begin_page(TableRewrite *rewrite, Page page);
 extern void audit_rewrite_fate(TableRewrite *rewrite, OffsetNumber off, TupleFate fate);
-extern void audit_rewrite_left(TableRewrite *rewrite, OffsetNumber off);
 extern void audit_rewrite_note(TableRewrite *rewrite, OffsetNumber off, HeapTupleHeader copy,
 							   Size length);
 extern void audit_rewrite_page(TableRewrite *rewrite, RewriteHeap heap, Buffer buffer);

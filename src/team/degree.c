@@ -37,16 +37,6 @@ static pg_atomic_uint32 *taken = NULL;
 static int	reserved = 0;
 
 /*
- * degree_autovacuum_limit
- *		How many workers an autovacuum may have, if no other has any.
- */
-int
-degree_autovacuum_limit(void)
-{
-	return cyclone_autovacuum_max_parallel_workers;
-}
-
-/*
  * degree_reserve
  *		Take up to nworkers workers, if they are left, for an autovacuum's team.
  *		Returns how many; degree_release puts them back.

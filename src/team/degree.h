@@ -18,7 +18,6 @@ extern void degree_shmem_request(void);
 extern void degree_shmem_init(void);
 
 /* An autovacuum worker reserves once, and releases before it reserves again. */
-extern int	degree_autovacuum_limit(void);
 extern int	degree_reserve(int nworkers);
 extern void degree_release(void);
 

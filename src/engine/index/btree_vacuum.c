@@ -78,9 +78,9 @@ static BtreeScan *btree_make_scan(TableVacuum *vacuum, int number, bool wait);
 static void btree_free_scan(BtreeScan *scan);
 static bool has_many_duties(KindScan *base);
 static void btree_visit_page(KindScan *base, Buffer buffer);
-static void visit_chain(BtreeScan *scan, BlockNumber blkno, bool wait);
+static void visit_chain(BtreeScan *scan, BlockNumber blkno);
 static Buffer read_due_page(BtreeScan *scan, BlockNumber blkno);
-static Buffer lock_due_page(BtreeScan *scan, BlockNumber blkno, bool wait);
+static Buffer lock_due_page(BtreeScan *scan, BlockNumber blkno);
 static int	btree_clean_leaf(BtreeScan *scan, Buffer buffer, BlockNumber *duty);
 static void gather_tids(BtreeScan *scan, Buffer buffer, OffsetNumber minoff,
 						OffsetNumber maxoff);
@@ -159,7 +159,7 @@ btree_vacuum(TableVacuum *vacuum, int number)
 		if (scan->duties.count >= MAX_DUTIES)
 			DEBUG_POINT("btree-duties");
 		while (scan->duties.count > 0)
-			visit_chain(scan, scan->duties.blocks[--scan->duties.count], false);
+			visit_chain(scan, scan->duties.blocks[--scan->duties.count]);
 	} while (scan->base.next < scan->base.end ||
 			 (!scan->base.gives_up &&
 			  (!index_blocks_are_claimed(vacuum, number) ||
@@ -193,7 +193,7 @@ btree_do_duties(TableVacuum *vacuum, int number)
 	while (put_off->count > 0)
 	{
 		failsafe_notice(vacuum);
-		visit_chain(scan, put_off->blocks[--put_off->count], true);
+		visit_chain(scan, put_off->blocks[--put_off->count]);
 	}
 	index_end_turn(shared);
 
@@ -322,10 +322,8 @@ btree_visit_page(KindScan *base, Buffer buffer)
  * rest of the chain with it.  The caller has no page of the index pinned.
  */
 static void
-visit_chain(BtreeScan *scan, BlockNumber blkno, bool wait)
+visit_chain(BtreeScan *scan, BlockNumber blkno)
 {
-	Assert(wait == (scan->put_off == NULL));
-
 	while (blkno != P_NONE)
 	{
 		Buffer		buffer;
@@ -336,7 +334,7 @@ visit_chain(BtreeScan *scan, BlockNumber blkno, bool wait)
 		failsafe_notice(scan->base.vacuum);
 		DEBUG_POINT("btree-chain");
 
-		buffer = lock_due_page(scan, blkno, wait);
+		buffer = lock_due_page(scan, blkno);
 		if (!BufferIsValid(buffer))
 		{
 			DEBUG_POINT("btree-duty-put-off");
@@ -376,13 +374,13 @@ read_due_page(BtreeScan *scan, BlockNumber blkno)
  * try for a moment; without success return InvalidBuffer, with no pin.
  */
 static Buffer
-lock_due_page(BtreeScan *scan, BlockNumber blkno, bool wait)
+lock_due_page(BtreeScan *scan, BlockNumber blkno)
 {
 	static uint32 wait_event = 0;
 	int			tries = DUTY_TRIES;
 
 	Assert(!scan->base.has_stream);
-	if (wait)
+	if (scan->put_off == NULL)
 	{
 		Buffer		buffer = read_due_page(scan, blkno);
 

@@ -82,7 +82,6 @@ static void gin_setup(TableVacuum *vacuum, int number);
 static void gin_begin(TableVacuum *vacuum, int number, int nmembers);
 static void gin_vacuum(TableVacuum *vacuum, int number);
 static bool gin_is_done(TableVacuum *vacuum, int number);
-static void gin_finish(TableVacuum *vacuum, int number);
 static void cut_entry_tree(TableVacuum *vacuum, int number, GinShared *shared);
 static GinTree tree_of(const GinScan *scan, BlockNumber root, uint16 flags);
 static bool visit_stretches(GinScan *scan);
@@ -110,7 +109,7 @@ const IndexKind gin_kind = {
 		.begin = gin_begin,
 		.work = gin_vacuum,
 		.is_done = gin_is_done,
-		.finish = gin_finish,
+		.finish = index_leave_stats,
 	},
 };
 
@@ -261,14 +260,6 @@ gin_is_done(TableVacuum *vacuum, int number)
 		return false;
 	pg_read_barrier();
 	return !has_pieces(shared);
-}
-
-/* gin_finish -- cleanup does the rest of the statistics. */
-static void
-gin_finish(TableVacuum *vacuum, int number)
-{
-	Assert(is_leader(vacuum));
-	vacuum_index(vacuum->shared, number)->has_stats = true;
 }
 
 /* tree_of -- describe a tree of the index. */

@@ -21,7 +21,6 @@
 #include "access/gist_private.h"
 #include "access/transam.h"
 #include "access/xlog.h"
-#include "common/hashfn.h"
 #include "miscadmin.h"
 #include "port/pg_bitutils.h"
 #include "storage/bufmgr.h"
@@ -38,24 +37,6 @@
 #include "machine/wal_writer.h"
 #include "pace/pace.h"
 #include "relation_size.h"
-
-/* A leaf page that a process has visited as a duty */
-typedef struct FollowedPage
-{
-	BlockNumber blkno;
-	char		status;			/* the hash table's */
-} FollowedPage;
-
-#define SH_PREFIX followed
-#define SH_ELEMENT_TYPE FollowedPage
-#define SH_KEY_TYPE BlockNumber
-#define SH_KEY blkno
-#define SH_HASH_KEY(table, key) murmurhash32(key)
-#define SH_EQUAL(table, a, b) ((a) == (b))
-#define SH_SCOPE static inline
-#define SH_DECLARE
-#define SH_DEFINE
-#include "lib/simplehash.h"
 
 #define WORD_BITS	32
 
@@ -82,8 +63,6 @@ typedef struct GistScan
 	KindScan	base;
 	GistShared *gist;
 
-	followed_hash *followed;	/* NULL if there are none */
-
 	/* the TIDs of the page in hand, and which of them are dead */
 	ItemPointerData tids[MaxIndexTuplesPerPage];
 	bool		dead[MaxIndexTuplesPerPage];
@@ -96,7 +75,6 @@ static void gist_finish_pass(TableVacuum *vacuum, int number);
 static bool gist_has_empty_pages(TableVacuum *vacuum, int number, bool wait);
 static void gist_delete_pages(TableVacuum *vacuum, int number, bool wait);
 static KindScan *gist_make_scan(TableVacuum *vacuum, int number);
-static void gist_free_scan(KindScan *base);
 static void gist_visit_page(KindScan *base, Buffer buffer);
 static void follow_chain(GistScan *scan, BlockNumber blkno);
 static int	gist_clean_leaf(GistScan *scan, Buffer buffer, BlockNumber *right);
@@ -139,7 +117,7 @@ const IndexKind gist_kind = {
 	.begin_pass = gist_begin_pass,
 	.finish_pass = gist_finish_pass,
 	.make_scan = gist_make_scan,
-	.free_scan = gist_free_scan,
+	.free_scan = kind_scan_free,
 	.has_empty_pages = gist_has_empty_pages,
 	.delete_pages = gist_delete_pages,
 };
@@ -255,17 +233,6 @@ gist_make_scan(TableVacuum *vacuum, int number)
 	return &scan->base;
 }
 
-/* gist_free_scan -- tell what was done, and free it. */
-static void
-gist_free_scan(KindScan *base)
-{
-	GistScan   *scan = (GistScan *) base;
-
-	if (scan->followed != NULL)
-		followed_destroy(scan->followed);
-	kind_scan_free(base);
-}
-
 /*
  * gist_visit_page
  *		Visit a pinned page of a range of our own, or the root; release it, and visit
@@ -326,7 +293,7 @@ follow_chain(GistScan *scan, BlockNumber blkno)
 		Page		page;
 		bool		found;
 
-		if (scan->followed != NULL && followed_lookup(scan->followed, blkno) != NULL)
+		if (scan->base.followed != NULL && followed_lookup(scan->base.followed, blkno) != NULL)
 			return;
 
 		delay_point();
@@ -343,9 +310,9 @@ follow_chain(GistScan *scan, BlockNumber blkno)
 			if (GistPageIsLeaf(page) && !GistPageIsDeleted(page))
 			{
 				(void) gist_clean_leaf(scan, buffer, &right);
-				if (scan->followed == NULL)
-					scan->followed = followed_create(CurrentMemoryContext, 64, NULL);
-				(void) followed_insert(scan->followed, blkno, &found);
+				if (scan->base.followed == NULL)
+					scan->base.followed = followed_create(CurrentMemoryContext, 64, NULL);
+				(void) followed_insert(scan->base.followed, blkno, &found);
 			}
 		}
 		UnlockReleaseBuffer(buffer);

@@ -80,12 +80,10 @@ static void hash_begin(TableVacuum *vacuum, int number, int nmembers);
 static void hash_vacuum(TableVacuum *vacuum, int number);
 static void hash_visit_put_off(TableVacuum *vacuum, int number);
 static void hash_conclude(TableVacuum *vacuum, int number);
-static void hash_finish(TableVacuum *vacuum, int number);
 static HashScan *hash_make_scan(TableVacuum *vacuum, int number);
 static void refresh_meta(HashScan *scan);
 static void scan_bucket_ranges(HashScan *scan);
-static Buffer resume_buckets(ReadStream *stream, Bucket *bucket);
-static Buffer next_primary(ReadStream *stream, Bucket *bucket);
+static Buffer next_primary(ReadStream *stream, Bucket *bucket, bool resumes);
 static BlockNumber next_bucket_block(ReadStream *stream, void *private_data,
 									 void *per_buffer_data);
 static bool claim_new_buckets(HashScan *scan);
@@ -112,7 +110,7 @@ const IndexKind hash_kind = {
 		.is_done = index_blocks_are_claimed,
 		.more_work = hash_visit_put_off,
 		.conclude = hash_conclude,
-		.finish = hash_finish,
+		.finish = index_leave_stats,
 	},
 };
 
@@ -234,14 +232,6 @@ hash_conclude(TableVacuum *vacuum, int number)
 	UnlockReleaseBuffer(buffer);
 }
 
-/* hash_finish -- now there are statistics; hashvacuumcleanup completes them. */
-static void
-hash_finish(TableVacuum *vacuum, int number)
-{
-	Assert(is_leader(vacuum));
-	vacuum_index(vacuum->shared, number)->has_stats = true;
-}
-
 /* hash_make_scan -- make what a process needs to visit buckets of an index; palloc'd. */
 static HashScan *
 hash_make_scan(TableVacuum *vacuum, int number)
@@ -281,15 +271,15 @@ scan_bucket_ranges(HashScan *scan)
 										next_bucket_block, scan, sizeof(Bucket));
 	scan->base.has_stream = true;
 	guards_begin_pins();
-	next = next_primary(stream, &next_bucket);
-	while (BufferIsValid(next) || BufferIsValid(next = resume_buckets(stream, &next_bucket)))
+	next = next_primary(stream, &next_bucket, false);
+	while (BufferIsValid(next) || BufferIsValid(next = next_primary(stream, &next_bucket, true)))
 	{
 		Buffer		primary = next;
 		Bucket		bucket = next_bucket;
 
 		delay_point();
 		failsafe_notice(scan->base.vacuum);
-		next = next_primary(stream, &next_bucket);
+		next = next_primary(stream, &next_bucket, false);
 		prefetch_page(next);
 		DEBUG_POINT("hash-bucket");
 
@@ -310,23 +300,18 @@ scan_bucket_ranges(HashScan *scan)
 	progress_blocks_done(scan->base.pages_done);
 }
 
-/* next_primary -- the next bucket's primary page, pinned, and the bucket's number; or Invalid. */
+/*
+ * next_primary
+ *		The next bucket's primary page, pinned, and the bucket's number; or Invalid.
+ *
+ * A stream that has ended for a pause resumes with nothing pinned.
+ */
 static Buffer
-next_primary(ReadStream *stream, Bucket *bucket)
+next_primary(ReadStream *stream, Bucket *bucket, bool resumes)
 {
 	void	   *per_buffer_data;
-	Buffer		primary = read_stream_next_buffer(stream, &per_buffer_data);
-
-	*bucket = BufferIsValid(primary) ? *(Bucket *) per_buffer_data : InvalidBucket;
-	return primary;
-}
-
-/* resume_buckets -- the next primary page, with nothing pinned, if the stream has ended for a pause. */
-static Buffer
-resume_buckets(ReadStream *stream, Bucket *bucket)
-{
-	void	   *per_buffer_data;
-	Buffer		primary = guards_resume_stream(stream, &per_buffer_data, NULL);
+	Buffer		primary = resumes ? guards_resume_stream(stream, &per_buffer_data, NULL) :
+		read_stream_next_buffer(stream, &per_buffer_data);
 
 	*bucket = BufferIsValid(primary) ? *(Bucket *) per_buffer_data : InvalidBucket;
 	return primary;

@@ -178,6 +178,8 @@ kind_scan_free(KindScan *scan)
 	/* nothing that was claimed is left */
 	Assert(!scan->has_stream && scan->next >= scan->end);
 	index_add_stats(scan->shared, &scan->stats);
+	if (scan->followed != NULL)
+		followed_destroy(scan->followed);
 	pfree(scan);
 }
 
@@ -404,6 +406,14 @@ index_finish_pass(TableVacuum *vacuum, int number)
 	}
 	if (vacuum->shared->in_cleanup)
 		index_cap_tuples(vacuum, number);
+}
+
+/* index_leave_stats -- now there are statistics; the access method's cleanup completes them. */
+void
+index_leave_stats(TableVacuum *vacuum, int number)
+{
+	Assert(is_leader(vacuum));
+	vacuum_index(vacuum->shared, number)->has_stats = true;
 }
 
 /* index_finish_stats -- complete the statistics, and make what was put into the free space map findable. */

@@ -24,6 +24,7 @@
 
 #include "access/genam.h"
 #include "access/itup.h"
+#include "common/hashfn.h"
 #include "storage/bufpage.h"
 
 #include "engine/phases.h"
@@ -119,6 +120,24 @@ typedef struct IndexKind
 	void		(*delete_pages) (TableVacuum *vacuum, int number, bool wait);
 } IndexKind;
 
+/* A page, or a place on one, whose entries have moved, and that has been followed */
+typedef struct FollowedPlace
+{
+	uint64		tid;			/* block number, and offset if that matters */
+	char		status;			/* the hash table's */
+} FollowedPlace;
+
+#define SH_PREFIX followed
+#define SH_ELEMENT_TYPE FollowedPlace
+#define SH_KEY_TYPE uint64
+#define SH_KEY tid
+#define SH_HASH_KEY(table, key) ((uint32) murmurhash64(key))
+#define SH_EQUAL(table, a, b) ((a) == (b))
+#define SH_SCOPE static inline
+#define SH_DECLARE
+#define SH_DEFINE
+#include "lib/simplehash.h"
+
 /* One process's part of one index; what a kind has of its own comes behind it */
 typedef struct KindScan
 {
@@ -139,6 +158,8 @@ typedef struct KindScan
 	bool		gives_up;		/* its place, as the budget feeds fewer */
 	bool		has_stream;		/* which may keep pages pinned */
 	BlockNumber pages_done;
+
+	followed_hash *followed;	/* of a kind that follows some; NULL: none */
 } KindScan;
 
 extern const IndexKind btree_kind;
@@ -192,7 +213,11 @@ extern void index_begin_pass(TableVacuum *vacuum, int number, int nmembers);
 extern void index_pass(TableVacuum *vacuum, int number);
 extern void index_finish_pass(TableVacuum *vacuum, int number);
 
-/* The leader's finish of a kind that records free pages: complete the statistics */
+/*
+ * The leader's finish: index_finish_stats of a kind that records free pages completes the
+ * statistics; index_leave_stats leaves that to the access method's own cleanup.
+ */
+extern void index_leave_stats(TableVacuum *vacuum, int number);
 extern void index_finish_stats(TableVacuum *vacuum, int number);
 
 /*

@@ -43,7 +43,6 @@ static bool failsafe_stops(TableVacuum *vacuum, bool cleanup);
 static void process_index(TableVacuum *vacuum, int number, bool cleanup);
 static void call_server(TableVacuum *vacuum, int number, bool cleanup);
 static void do_more_work(TableVacuum *vacuum, int number);
-static IndexBulkDeleteResult *current_stats(TableVacuum *vacuum, int number);
 static void keep_stats(TableVacuum *vacuum, int number, IndexBulkDeleteResult *stats);
 static bool is_dead(ItemPointer tid, void *state);
 static bool may_go_on(const TableVacuum *vacuum);
@@ -390,18 +389,6 @@ index_abort_round(TableVacuum *vacuum)
 		end_index(vacuum, i);
 }
 
-/*
- * index_stats
- *		Leader, between phases: what the AM last said of an index, or NULL.
- */
-IndexBulkDeleteResult *
-index_stats(TableVacuum *vacuum, int number)
-{
-	Assert(is_leader(vacuum));
-	Assert(number >= 0 && number < vacuum->nindexes);
-	return current_stats(vacuum, number);
-}
-
 /* may_go_on -- does this process still have a place at work? */
 static bool
 may_go_on(const TableVacuum *vacuum)
@@ -531,10 +518,10 @@ call_server(TableVacuum *vacuum, int number, bool cleanup)
 	pace_begin_server_code();
 	if (cleanup)
 		keep_stats(vacuum, number,
-				   index_vacuum_cleanup(&info, current_stats(vacuum, number)));
+				   index_vacuum_cleanup(&info, index_stats(vacuum, number)));
 	else
 	{
-		IndexBulkDeleteResult *stats = current_stats(vacuum, number);
+		IndexBulkDeleteResult *stats = index_stats(vacuum, number);
 
 		/* the first call does so itself */
 		if (stats != NULL && info.index->rd_indam->ambulkdelete == ginbulkdelete)
@@ -575,9 +562,9 @@ do_more_work(TableVacuum *vacuum, int number)
 	leave_index(vacuum);
 }
 
-/* current_stats -- what the AM is to get back; NULL at first. */
-static IndexBulkDeleteResult *
-current_stats(TableVacuum *vacuum, int number)
+/* index_stats -- what the AM is to get back; NULL at first. */
+IndexBulkDeleteResult *
+index_stats(TableVacuum *vacuum, int number)
 {
 	IndexShared *index = vacuum_index(vacuum->shared, number);
 

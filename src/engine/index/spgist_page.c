@@ -7,7 +7,7 @@
  * tuples of dead TIDs are taken out of their chains in one change of the page.  Old
  * redirects become placeholders.  The places that young redirects and inner tuples lead
  * to become pending (scan->pending); each redirect and inner tuple is followed just
- * once (scan->followed).  Why that is right is in README.md.
+ * once (scan->base.followed).  Why that is right is in README.md.
  *
  * Portions Copyright (c) 2026, the pg_cyclone developers
  *
@@ -121,9 +121,9 @@ is_to_follow(SpgistScan *scan, Buffer buffer, OffsetNumber offset)
 	bool		found;
 
 	Assert(compat_buffer_is_locked_exclusively(buffer));
-	if (scan->followed == NULL)
-		scan->followed = followed_create(CurrentMemoryContext, 64, NULL);
-	(void) followed_insert(scan->followed, tid, &found);
+	if (scan->base.followed == NULL)
+		scan->base.followed = followed_create(CurrentMemoryContext, 64, NULL);
+	(void) followed_insert(scan->base.followed, tid, &found);
 	return !found;
 }
 

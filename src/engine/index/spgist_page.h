@@ -11,27 +11,8 @@
 #define CYCLONE_SPGIST_PAGE_H
 
 #include "access/spgist_private.h"
-#include "common/hashfn.h"
 
 #include "engine/index/index_kind.h"
-
-/* Where a redirect or an inner tuple is that has been followed */
-typedef struct FollowedPlace
-{
-	uint64		tid;			/* block number and offset */
-	char		status;			/* the hash table's */
-} FollowedPlace;
-
-#define SH_PREFIX followed
-#define SH_ELEMENT_TYPE FollowedPlace
-#define SH_KEY_TYPE uint64
-#define SH_KEY tid
-#define SH_HASH_KEY(table, key) ((uint32) murmurhash64(key))
-#define SH_EQUAL(table, a, b) ((a) == (b))
-#define SH_SCOPE static inline
-#define SH_DECLARE
-#define SH_DEFINE
-#include "lib/simplehash.h"
 
 /* What the team shares of one index */
 typedef struct SpgistShared
@@ -65,7 +46,6 @@ typedef struct SpgistScan
 	ItemPointerData *pending;
 	int			npending;
 	int			pending_size;
-	followed_hash *followed;	/* since there was nothing pending; or NULL */
 
 	/*
 	 * the TIDs of the page in hand, where they are, and which of them are

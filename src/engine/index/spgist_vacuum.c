@@ -107,8 +107,6 @@ spgist_free_scan(KindScan *base)
 	Assert(scan->npending == 0);
 	if (scan->pending != NULL)
 		pfree(scan->pending);
-	if (scan->followed != NULL)
-		followed_destroy(scan->followed);
 	pfree(scan->state.deadTupleStorage);
 	kind_scan_free(base);
 }
@@ -194,9 +192,9 @@ visit_pending(SpgistScan *scan)
 		}
 		pfree(batch);
 	}
-	if (scan->followed != NULL)
-		followed_destroy(scan->followed);
-	scan->followed = NULL;
+	if (scan->base.followed != NULL)
+		followed_destroy(scan->base.followed);
+	scan->base.followed = NULL;
 }
 
 /*
