@@ -44,7 +44,6 @@ typedef struct RepackStmt
 	NodeTag		type;
 	RepackCommand command;
 	VacuumRelation *relation;
-	char	   *indexname;
 	bool		usingindex;
 	List	   *params;
 } RepackStmt;
@@ -64,9 +63,6 @@ compat_unlock_pages(void)
 {
 	LWLockReleaseAll();
 }
-
-/* For a checkpoint that is made without delays. */
-#define CHECKPOINT_FAST					CHECKPOINT_IMMEDIATE
 
 /* The arguments that a handler of signals passes on to another one. */
 #define COMPAT_SIGNAL_ARGUMENTS			postgres_signal_arg

@@ -91,7 +91,6 @@ static void begin_collection(Builder *leader, IndexBuilds *builds);
 static void collect_none(TeamShared *shared, IndexBuilds *builds);
 static Size choose_collected(TeamShared *shared, IndexBuilds *builds, Relation heap, int nparts);
 static BtreeBuild *btree_of(TeamShared *shared, const TeamBuild *build);
-static void collect_by_team(Team *team, Builder *leader);
 static void build_by_team(Team *team, Builder *leader);
 static void build_phase(void *state, int phase);
 static bool attach_collection(Builder *builder);
@@ -206,8 +205,6 @@ build_at_once(IndexBuilds *builds, IndexBuildsResult *result)
 	current_shared = shared;
 	begin_collection(&leader, builds);
 	builds_list(shared, builds);
-	if (shared->ncollected > 0)
-		collect_by_team(team, &leader);
 	result->collected = shared->ncollected;
 	build_by_team(team, &leader);
 	builder_while_waiting();
@@ -384,18 +381,6 @@ builder_leave_as_worker(void *state)
 	progress_clear();
 }
 
-/* collect_by_team -- leader: have the team collect entries. */
-static void
-collect_by_team(Team *team, Builder *leader)
-{
-	TeamShared *shared = leader->shared;
-	instr_time	start;
-
-	INSTR_TIME_SET_CURRENT(start);
-	team_run(team, COLLECT_ENTRIES, build_phase, leader, builder_while_waiting);
-	shared->collect_seconds = seconds_since(start);
-}
-
 /*
  * build_by_team
  *		Leader: have the team build.
@@ -407,9 +392,13 @@ static void
 build_by_team(Team *team, Builder *leader)
 {
 	TeamShared *shared = leader->shared;
+	instr_time	start;
 
 	if (shared->ncollected > 0)
 	{
+		INSTR_TIME_SET_CURRENT(start);
+		team_run(team, COLLECT_ENTRIES, build_phase, leader, builder_while_waiting);
+		shared->collect_seconds = seconds_since(start);
 		team_run(team, BUILD_COLLECTED, build_phase, leader, builder_while_waiting);
 		shared->collection = DSM_HANDLE_INVALID;
 		detach_collection(leader);

@@ -158,8 +158,7 @@ heap_copy_phase(TableRewrite *rewrite, RewriteHeap heap)
 	Assert(TransactionIdIsNormal(copy.shared->oldest_xmin));
 	Assert(TransactionIdIsNormal(shared->freeze_limit));
 
-	rewrite->new_pages = new_pages_begin(rewrite->new_heaps[heap], &copy.shared->new_blocks,
-										 shared->nmembers > 1);
+	rewrite->new_pages = new_pages_begin(rewrite->new_heaps[heap], &copy.shared->new_blocks);
 	/* what it left itself, if it was parked meanwhile */
 	if (!rewrite_is_leader(rewrite) && member->has_leftover)
 		new_pages_take_over(rewrite->new_pages, member->leftover.data);

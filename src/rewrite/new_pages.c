@@ -37,8 +37,6 @@ struct NewPages
 	char	   *run;			/* NEW_BLOCKS_RUN and MAX_SPARE_PAGES */
 	int			nfull;			/* pages at its beginning that are full */
 	Page		page;			/* the page behind them, NULL if not begun */
-	bool		packs_tightly;	/* look for room on the page before, too */
-	Size		room_before;	/* on that page, as long as it isn't written */
 };
 
 static Size room_on(const NewPages *pages, Page page);
@@ -49,7 +47,7 @@ static void point_tuples_at_themselves(Page page, BlockNumber blkno);
 
 /* new_pages_begin -- this process begins to fill pages of rel. */
 NewPages *
-new_pages_begin(Relation rel, NewBlocksShared *shared, bool packs_tightly)
+new_pages_begin(Relation rel, NewBlocksShared *shared)
 {
 	NewPages   *pages = palloc0_object(NewPages);
 
@@ -57,7 +55,6 @@ new_pages_begin(Relation rel, NewBlocksShared *shared, bool packs_tightly)
 
 	pages->rel = rel;
 	pages->shared = shared;
-	pages->packs_tightly = packs_tightly;
 	pages->reserved = RelationGetTargetPageFreeSpace(rel, HEAP_DEFAULT_FILLFACTOR);
 	pages->run = MemoryContextAllocAligned(CurrentMemoryContext,
 										   (NEW_BLOCKS_RUN + MAX_SPARE_PAGES) * BLCKSZ,
@@ -70,37 +67,22 @@ HeapTupleHeader
 new_pages_add(NewPages *pages, HeapTupleHeader tuple, Size len)
 {
 	HeapTupleHeader copy;
-	Page		page;
 
 	/* tuple_copy.c sees to it */
 	Assert(len >= SizeofHeapTupleHeader && MAXALIGN(len) <= MaxHeapTupleSize);
 	Assert(pages->nfull < NEW_BLOCKS_RUN + MAX_SPARE_PAGES);
-	Assert(pages->room_before == 0 || (pages->packs_tightly && pages->nfull > 0));
 
-	if (MAXALIGN(len) <= pages->room_before)
-		page = new_run_page(pages, pages->nfull - 1);
-	else
+	if (pages->page != NULL && MAXALIGN(len) > room_on(pages, pages->page))
+		new_pages_end_page(pages);
+	/* a page has one tuple at least, whatever the fillfactor */
+	if (pages->page == NULL)
 	{
-		if (pages->page != NULL && MAXALIGN(len) > room_on(pages, pages->page))
-		{
-			if (pages->packs_tightly)
-				pages->room_before = room_on(pages, pages->page);
-			pages->page = NULL;
-			pages->nfull++;
-		}
-		/* a page has one tuple at least, whatever the fillfactor */
-		if (pages->page == NULL)
-		{
-			pages->page = new_run_page(pages, pages->nfull);
-			PageInit(pages->page, BLCKSZ, 0);
-		}
-		page = pages->page;
+		pages->page = new_run_page(pages, pages->nfull);
+		PageInit(pages->page, BLCKSZ, 0);
 	}
 
-	copy = new_item_add(page, tuple, len);
-	Assert(PageGetMaxOffsetNumber(page) <= MaxHeapTuplesPerPage);
-	if (page != pages->page)
-		pages->room_before = room_on(pages, page);
+	copy = new_item_add(pages->page, tuple, len);
+	Assert(PageGetMaxOffsetNumber(pages->page) <= MaxHeapTuplesPerPage);
 	return copy;
 }
 
@@ -139,26 +121,19 @@ new_pages_tid(const NewPages *pages, HeapTupleHeader tuple, ItemPointer tid)
 void
 new_pages_end_page(NewPages *pages)
 {
-	Assert(!pages->packs_tightly);
 	if (pages->page == NULL)
 		return;
 	pages->page = NULL;
 	pages->nfull++;
 }
 
-/*
- * new_pages_place
- *		Where the last tuple will be.  From now on tuples lie one behind the other.
- */
+/* new_pages_place -- where the last tuple will be. */
 NewPlace
-new_pages_place(NewPages *pages)
+new_pages_place(const NewPages *pages)
 {
 	NewPlace	place = {.reserved = pages->reserved};
 
 	Assert(pages->nfull < NEW_BLOCKS_RUN + MAX_SPARE_PAGES);
-
-	pages->packs_tightly = false;
-	pages->room_before = 0;
 
 	place.blkno = pg_atomic_read_u32(&pages->shared->nblocks) + pages->nfull;
 	if (pages->page != NULL)
@@ -301,7 +276,6 @@ write_new_run(NewPages *pages)
 		new_blocks_write(pages->rel, blknos, images, n);
 	}
 	pages->nfull = 0;
-	pages->room_before = 0;
 	pg_atomic_fetch_add_u64(&pages->shared->rows, nrows);
 }
 

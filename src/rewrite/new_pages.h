@@ -30,9 +30,7 @@ typedef struct NewPlace
 
 /*
  * Several processes fill pages of rel, which was empty.  Memory is that of the context
- * in which new_pages_begin is called.  packs_tightly makes up for the pages that a team
- * leaves part-filled: a tuple that fits on the page before the last goes there, out of
- * order by a page.  Without it, tuples lie as the server would have laid them.
+ * in which new_pages_begin is called.  A process lays its tuples as the server would have.
  *
  * new_pages_add writes nothing, so locks on pages may be held.  The tuple is no shorter
  * than its header, and fits on a page.  If the t_ctid of the copy that it returns is made
@@ -42,8 +40,7 @@ typedef struct NewPlace
  * A member ends with new_pages_hand_over, which returns true if it has copied a page
  * to *leftover, for another's new_pages_take_over.  The leader ends with new_pages_end.
  */
-extern NewPages *new_pages_begin(Relation rel, NewBlocksShared *shared,
-								 bool packs_tightly);
+extern NewPages *new_pages_begin(Relation rel, NewBlocksShared *shared);
 extern HeapTupleHeader new_pages_add(NewPages *pages, HeapTupleHeader tuple, Size len);
 extern void new_pages_flush(NewPages *pages);
 
@@ -55,7 +52,7 @@ extern void new_pages_flush(NewPages *pages);
  */
 extern void new_pages_tid(const NewPages *pages, HeapTupleHeader tuple, ItemPointer tid);
 extern void new_pages_end_page(NewPages *pages);
-extern NewPlace new_pages_place(NewPages *pages);
+extern NewPlace new_pages_place(const NewPages *pages);
 extern void new_place_next(NewPlace *place, Size len);
 extern void new_place_end_page(NewPlace *place);
 

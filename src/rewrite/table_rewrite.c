@@ -104,8 +104,6 @@ static void copy_what_is_left(RewriteJob *job);
 static void set_new_statistics(RewriteJob *job);
 static void close_heaps(TableRewrite *rewrite);
 static void swap_and_index(RewriteJob *job);
-static IndexBuilds *plan_index_builds(RewriteJob *job);
-static void reindex_by_server(RewriteJob *job);
 static void limit_index_workers(const VacuumParams *params);
 static void error_context(void *arg);
 
@@ -667,16 +665,21 @@ close_heaps(TableRewrite *rewrite)
  * swap_and_index
  *		Make the new files the table's, build its indexes, and drop the rest.
  *
- * The server builds them all, unless they can be built at once with profit.
+ * The server builds them all, unless they can be built at once with profit.  It uses no
+ * index until that is built.  As in its own VACUUM FULL, unique indexes are not checked for
+ * duplicates.
  */
 static void
 swap_and_index(RewriteJob *job)
 {
 	RewriteShared *plan = &job->plan;
-	IndexBuilds *builds = plan_index_builds(job);
+	Relation	rel = table_open(job->relid, NoLock);
+	IndexBuilds *builds = index_builds_plan(rel, job->new_relid, job->params->nworkers);
+	ReindexParams params = {0};
 	instr_time	start;
 
 	Assert(job->team == NULL && !IsInParallelMode());
+	table_close(rel, NoLock);
 	INSTR_TIME_SET_CURRENT(start);
 	progress_phase(PROGRESS_REWRITE_INDEX, 0);
 	DEBUG_POINT("rewrite-swap");
@@ -693,7 +696,11 @@ swap_and_index(RewriteJob *job)
 		index_builds_run(builds, &job->result.indexes);
 	}
 	else
-		reindex_by_server(job);
+	{
+		/* here a guard may hold it, as none can once the build has begun */
+		guards_point();
+		reindex_relation(NULL, job->relid, REINDEX_REL_SUPPRESS_INDEX_USE, &params);
+	}
 
 	pgstat_progress_update_param(PROGRESS_REPACK_PHASE,
 								 PROGRESS_REPACK_PHASE_FINAL_CLEANUP);
@@ -702,34 +709,6 @@ swap_and_index(RewriteJob *job)
 	swap_finish(job->relid, job->new_relid);
 	DEBUG_POINT("rewrite-swapped");
 	rewrite_report_step(&job->result, STEP_SWAP_AND_INDEX, start);
-}
-
-/* plan_index_builds -- plan how we build the indexes.  NULL: the server builds them. */
-static IndexBuilds *
-plan_index_builds(RewriteJob *job)
-{
-	Relation	rel = table_open(job->relid, NoLock);
-	IndexBuilds *builds = index_builds_plan(rel, job->new_relid, job->params->nworkers);
-
-	table_close(rel, NoLock);
-	return builds;
-}
-
-/*
- * reindex_by_server
- *		Have the server build all indexes of the table.
- *
- * It uses no index until that is built.  As in its own VACUUM FULL, unique indexes
- * are not checked for duplicates.
- */
-static void
-reindex_by_server(RewriteJob *job)
-{
-	ReindexParams params = {0};
-
-	/* here a guard may hold it, as none can once the build has begun */
-	guards_point();
-	reindex_relation(NULL, job->relid, REINDEX_REL_SUPPRESS_INDEX_USE, &params);
 }
 
 /* limit_index_workers -- have the server build indexes with as many workers as PARALLEL says. */

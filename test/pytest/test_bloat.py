@@ -159,7 +159,7 @@ def test_estimates_are_close_to_what_pgstattuple_counts_and_vacuum_full_makes(co
     sample_pages = BTREE_SAMPLE if shape.startswith("btrees") else SAMPLE
     estimates = [estimate(conn, sample_pages=sample_pages, seed=seed) for seed in SEEDS]
     truth = {name: counted(conn, name) for name in estimates[0]}
-    # in a team, rows of different lengths are packed a little more tightly
+    # in a team, rows of different lengths lie on other pages
     conn.execute("VACUUM (FULL, PARALLEL 0) t")
     after = sizes(conn, estimates[0])
 
