@@ -834,7 +834,7 @@ WITH base AS (
     JOIN pg_catalog.pg_class c ON c.oid = x.indexrelid AND c.relkind = 'i'
     LEFT JOIN (SELECT DISTINCT d.objid FROM pg_catalog.pg_depend d JOIN pg_catalog.pg_index o ON o.indexrelid = d.refobjid
                WHERE d.classid = 'pg_catalog.pg_class'::pg_catalog.regclass AND d.refclassid = d.classid AND d.deptype = 'a') d ON d.objid = x.indexrelid
-    WHERE (NOT x.indisvalid OR d.objid IS NOT NULL)
+    WHERE (NOT x.indisvalid OR (d.objid IS NOT NULL AND c.relname LIKE '%cyclone%'))
       AND NOT EXISTS (SELECT FROM pg_catalog.pg_stat_progress_create_index p WHERE p.relid = x.indrelid)
     GROUP BY x.indrelid
 )

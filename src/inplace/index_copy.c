@@ -52,7 +52,7 @@
 #include "rewrite/swap.h"
 #include "transaction.h"
 
-/* What the name of each copy has, unless somebody gives it another one */
+/* What the name of each copy has; if it is valid and has another one, it is somebody's own */
 #define COPY_LABEL	"cyclone"
 
 static int64 build_ourselves(const IndexCopy *copy, bool *is_built);
@@ -316,7 +316,7 @@ index_copies_of(Oid table)
 	{
 		Form_pg_index form = (Form_pg_index) GETSTRUCT(tuple);
 
-		if (is_copy(form->indexrelid) && !is_needed(form))
+		if (!is_needed(form) && is_copy(form->indexrelid))
 			copies = lappend_oid(copies, form->indexrelid);
 	}
 	systable_endscan(scan);
@@ -498,13 +498,18 @@ is_copy(Oid index)
 
 /*
  * is_needed
- *		Does something hang on a copy that has become valid, and was perhaps left while it was
- *		unique?
+ *		Is a valid index none of ours, by its name, or does something hang on it?  A copy
+ *		that has become valid was perhaps left while it was unique.
+ *
+ * Each VACUUM asks this of each index, so the name comes first.
  */
 static bool
 is_needed(Form_pg_index form)
 {
-	return form->indisvalid &&
-		(form->indisreplident || get_rel_relispartition(form->indexrelid) ||
+	char	   *name = form->indisvalid ? get_rel_name(form->indexrelid) : NULL;
+
+	return name != NULL &&
+		(strstr(name, COPY_LABEL) == NULL || form->indisreplident ||
+		 get_rel_relispartition(form->indexrelid) ||
 		 get_index_ref_constraints(form->indexrelid) != NIL);
 }
