@@ -32,10 +32,10 @@ ROWS = """
 TABLES = {
     # name: (persistence, which rows are deleted)
     "scattered": ("", "k % 5 = 0"),
-    "stretches": ("", "k % 4000 < 2500"),
+    "stretches": ("", "k % 2000 < 1250"),
     "everything": ("", "true"),
     "nothing": ("", "false"),
-    "unlogged": ("UNLOGGED", "k % 3000 < 1000 OR k % 7 = 0"),
+    "unlogged": ("UNLOGGED", "k % 1500 < 500 OR k % 7 = 0"),
 }
 
 
@@ -43,14 +43,14 @@ def make_tables(conn) -> None:
     """Make the tables: a part of their rows came when the indexes were there, so there are redirects, and placeholders."""
     for name, (persistence, deleted) in TABLES.items():
         conn.execute(f"CREATE {persistence} TABLE {name} (id int, p point, b box, r int4range, i inet, t text) WITH (fillfactor = 25)")
-        conn.execute(f"INSERT INTO {name} {ROWS.format(1, 4000)}")
+        conn.execute(f"INSERT INTO {name} {ROWS.format(1, 2000)}")
         for index, definition in INDEXES.items():
             conn.execute(f"CREATE INDEX {name}_{index} ON {name} USING {definition}")
-        conn.execute(f"INSERT INTO {name} {ROWS.format(4001, 12000)}")
+        conn.execute(f"INSERT INTO {name} {ROWS.format(2001, 6000)}")
         # of VACUUMs before: free pages, and dead tuples in the place of chains
-        conn.execute(f"DELETE FROM {name} WHERE id BETWEEN 6000 AND 7000")
+        conn.execute(f"DELETE FROM {name} WHERE id BETWEEN 3000 AND 3500")
         conn.execute(f"VACUUM (INDEX_CLEANUP on) {name}")
-        conn.execute(f"INSERT INTO {name} {ROWS.format(6500, 6700)}")
+        conn.execute(f"INSERT INTO {name} {ROWS.format(3250, 3350)}")
         conn.execute(f"DELETE FROM {name} WHERE {deleted.replace('k', 'id')}")
 
 
@@ -131,7 +131,7 @@ def assert_sound(conn) -> None:
     for table in TABLES:
         checks.assert_clean(conn, table)
         conn.execute(f"INSERT INTO {table} SELECT -id, point(-1e6, id), box(point(-1e6, id), point(-1e6, id)), int4range(-9, -8), '::1', 'new'"
-                     f" FROM generate_series(1, 12000) id")  # fmt: skip
+                     f" FROM generate_series(1, 6000) id")  # fmt: skip
         for condition in ("p <@ box '(-1,-1),(2e4,2e4)'", "b && box '(-1,-1),(2e4,2e4)'", "r && int4range(0, 20000)",
                           "t >= '0' COLLATE \"C\" AND t < 'g' COLLATE \"C\""):  # fmt: skip
             assert conn.execute(f"SELECT count(*) FROM {table} WHERE {condition} AND id < 0").fetchone() == (0,), condition
