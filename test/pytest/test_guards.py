@@ -177,7 +177,8 @@ def test_the_same_while_the_table_shrinks(cluster, db, conn, point):
     assert one(conn, "SELECT pg_relation_size('t')") < size
 
 
-@pytest.mark.parametrize("workers", [pytest.param(0, marks=pytest.mark.once), 2])
+@pytest.mark.once
+@pytest.mark.parametrize("workers", [0, 2])
 def test_who_keeps_readers_out_is_not_paused(cluster, db, conn, workers):
     """VACUUM FULL goes on, as who pauses it is told; a pause of all doesn't hold it, either."""
     before = make_table(conn)
@@ -754,6 +755,7 @@ def test_no_disk_holds_vacuum_for_ever(cluster, db, conn):
     checks.assert_vacuumed(conn, "t", before)
 
 
+@pytest.mark.once
 @pytest.mark.parametrize("why", ["bounded", "little"])
 def test_what_cannot_fill_the_disk_holds_nobody(conn, why):
     """A slot that max_slot_wal_keep_size bounds to less than is free, or that retains less than that."""
@@ -895,6 +897,7 @@ def test_vacuum_stands_still_for_a_standby(replicated, options, end):
 SLOWLY = "VACUUM goes on slowly although the standby or subscriber of process"
 
 
+@pytest.mark.once
 def test_standbys_that_lag_on_purpose_hold_nobody_for_ever(replicated):
     """Once they have replayed what was there when VACUUM stopped, each its own, what they lag by isn't VACUUM's: it goes on slowly."""
     primary, conn, make = replicated
@@ -931,6 +934,7 @@ def test_a_standby_at_rest_holds_nobody_for_ever(replicated):
     checks.assert_vacuumed(conn, "t", before)
 
 
+@pytest.mark.once
 def test_who_has_nothing_to_write_waits_for_no_standby(replicated):
     """Neither for an empty table, nor where nothing is left to be done."""
     _, conn, make = replicated
@@ -949,7 +953,8 @@ def test_who_has_nothing_to_write_waits_for_no_standby(replicated):
     assert_rows_kept(conn, before)
 
 
-@pytest.mark.parametrize("workers", [pytest.param(0, marks=pytest.mark.once), 2])
+@pytest.mark.once
+@pytest.mark.parametrize("workers", [0, 2])
 def test_who_keeps_readers_out_waits_for_no_standby(replicated, workers):
     """VACUUM FULL goes on, at the least rate: a standby may lag because of the lock itself."""
     _, conn, make = replicated
