@@ -103,10 +103,10 @@ class VacuumBeside:
                 self.samples += [(time.time(), *row) for row in rows.rows()]
 
 
-def percentile(values: list[float]) -> float:
-    """Return the PERCENTILE of values; 0 without any."""
+def percentile(values: list[float], percent: int = PERCENTILE) -> float:
+    """Return this percentile of values; 0 without any."""
     values = sorted(values)
-    return values[min(len(values) - 1, int(len(values) * PERCENTILE / 100))] if values else 0.0
+    return values[min(len(values) - 1, int(len(values) * percent / 100))] if values else 0.0
 
 
 LOCK_WAIT = re.compile(r"^pgbench: LOG: .* acquired .* after ([0-9.]+) ms", re.MULTILINE)

@@ -231,7 +231,7 @@ def draw_readme(saved: dict):
 
 
 def keep_latency(result: dict) -> dict:
-    """Return what is kept of a run of `make bench-tpcc` with --curve."""
+    """Return what is kept of a run of `make bench-tpcc`."""
     common = {name: result[name] for name in ("rate", "database_bytes", "buffers", "sizes")}
     return {"circumstances": result["circumstances"], **common, "points": result["points"]}
 

@@ -30,7 +30,7 @@ import psycopg
 from rich.console import Console
 from rich.table import Table
 
-from beside import LOG_LOCK_WAITS, Pgbench, longest_lock_wait_ms, most
+from beside import LOG_LOCK_WAITS, Pgbench, longest_lock_wait_ms, most, percentile
 from circumstances import RESULTS, add_common_arguments, begin, run_main, save_results
 from cyclone_lab import build, checks
 from cyclone_lab.cluster import Cluster
@@ -185,11 +185,7 @@ def _measure(cluster: Cluster, name: str, contender, rows: int, rate: float) -> 
     during = [ms for moment, ms in transactions if begin <= moment and moment - ms / 1000 <= end]
     before = [ms for moment, ms in transactions if moment < begin]
     return Run(name, end - begin, finished, peak, int(wal), max(during, default=0), lock_wait,
-               _p99(during), _p99(before), rows // 10 - left, table, indexes)  # fmt: skip
-
-
-def _p99(values: list[float]) -> float:
-    return sorted(values)[int(len(values) * 0.99)] if values else 0.0
+               percentile(during, 99), percentile(before, 99), rows // 10 - left, table, indexes)  # fmt: skip
 
 
 class _Disk:

@@ -6,6 +6,6 @@ load           fills the tables, and ages them, so that there is something to va
 transactions   the mix of the scripts
 settings       the ways to vacuum that are compared
 measure        one run for each setting, on equal copies of the loaded data
-report, curve, percentiles   what comes out
+report         what comes out
 __main__       the command line
 """

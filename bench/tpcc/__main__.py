@@ -2,9 +2,8 @@
 
 A load in the manner of TPC-C runs at a rate that the machine can keep up with. After a while all large tables are vacuumed,
 in each run with other settings, and the time that each New-Order takes is kept. Every run starts from an equal
-copy of one data directory. `make bench-tpcc TPCC_ARGS="--only no-vacuum core-no-delay --warehouses 4"`.
-
-With --curve the settings are budgets, of both engines, and the latency target auto: harm against time.
+copy of one data directory. The settings are no delay and budgets, of both engines, and the latency target auto: harm against time.
+`make bench-tpcc TPCC_ARGS="--only core-no-delay cyclone-no-delay --warehouses 4"`.
 """
 
 import argparse
@@ -12,28 +11,23 @@ import re
 from dataclasses import asdict
 
 from circumstances import RESULTS, add_common_arguments, begin, run_main, save_results
-from tpcc.curve import points
 from tpcc.load import Sizes
 from tpcc.measure import CONFIG, Schedule, calibrate, prepared, run
-from tpcc.report import objections, print_experiment
-from tpcc.settings import Budget, Setting, curve_settings, usual_settings
+from tpcc.report import grid, objections, points
+from tpcc.settings import Budget, all_settings
 
 USUAL_BUDGETS = [Budget(limit, 2) for limit in (200, 400, 800, 1600, 3200)]
 
 
 def parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="tpcc", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    names = [setting.name for setting in usual_settings()]
-    parser.add_argument("--only", nargs="+", metavar="NAME", help=f"the settings to run (default: all): {', '.join(names)};"
-                        " with --curve core-LIMIT/MS and cyclone-LIMIT/MS of each budget, and *-no-delay, cyclone-target")  # fmt: skip
-    parser.add_argument("--skip", nargs="+", default=[], metavar="NAME", help="settings not to run")
-    parser.add_argument("--curve", action="store_true", help="compare budgets and no delay, of both engines, and the target")
+    parser.add_argument("--only", nargs="+", metavar="NAME", help="the settings to run (default: all): core-no-delay, cyclone-no-delay,"
+                        " core-LIMIT/MS and cyclone-LIMIT/MS of each budget, cyclone-target")  # fmt: skip
     parser.add_argument("--budget", nargs="+", type=_parse_budget, default=USUAL_BUDGETS, metavar="LIMIT/MS",
-                        help="of the curve: vacuum_cost_limit and vacuum_cost_delay in ms"
+                        help="vacuum_cost_limit and vacuum_cost_delay in ms"
                         f" (default: {' '.join(map(str, USUAL_BUDGETS))})")  # fmt: skip
     parser.add_argument("--rounds", type=int, default=1, metavar="N",
                         help="runs with each setting, taking turns; the table has medians (default: %(default)s)")  # fmt: skip
-    parser.add_argument("--workers", type=int, metavar="N", help="VACUUM's PARALLEL (default: as the server decides)")
     parser.add_argument("--warehouses", type=int, default=12, metavar="N",
                         help="size of the database (default: %(default)s)")  # fmt: skip
     parser.add_argument("--part", type=float, default=1.0,
@@ -60,15 +54,12 @@ def parse_arguments() -> argparse.Namespace:
     options = parser.parse_args()
     positive = [options.rounds, options.warehouses, options.part, options.buffers, options.clients, options.load]
     positive += [options.before, options.cap]
-    if min(positive) <= 0 or min(options.rampup, options.after, options.workers or 0) < 0 or not 0 <= options.dead < 1:
+    if min(positive) <= 0 or min(options.rampup, options.after) < 0 or not 0 <= options.dead < 1:
         parser.error("sizes, shares and times are more than 0, --dead less than 1")
-    settings = curve_settings(options.budget) if options.curve else usual_settings()
-    unknown = {*(options.only or []), *options.skip} - {setting.name for setting in settings}
-    if unknown:
+    settings = {setting.name: setting for setting in all_settings(options.budget)}
+    if unknown := {*(options.only or [])} - {*settings}:
         parser.error(f"no such setting here: {' '.join(sorted(unknown))}")
-    options.settings: list[Setting] = [
-        setting for setting in settings if setting.name in (options.only or [setting.name]) and setting.name not in options.skip
-    ]
+    options.settings = [setting for name, setting in settings.items() if not options.only or name in options.only]
     return options
 
 
@@ -98,7 +89,7 @@ def main() -> int:
             say(f"most: {experiment.most:.1f} transactions a second; the load is {experiment.rate:.1f}")
         try:
             for setting in options.rounds * options.settings:
-                experiment.runs.append(run(original, experiment, setting, workers=options.workers, base=options.base))
+                experiment.runs.append(run(original, experiment, setting, base=options.base))
                 say(f"{setting.title}: done")
         finally:  # what there is when it is interrupted is worth having, too
             if experiment.runs:
@@ -109,7 +100,9 @@ def main() -> int:
                     + (f", of {experiment.most:.1f} at most" if experiment.most else ""),
                 }
                 save_results(options.results, circumstances, **asdict(experiment), points=[asdict(point) for point in points(experiment)])
-        print_experiment(console, experiment)
+    console.print(grid(experiment).to_rich("VACUUM of the large tables"))
+    for line in objections(experiment):
+        say(line)
     say(f"\nnumbers: {options.results}")
     return 1 if objections(experiment) else 0
 

@@ -3,11 +3,10 @@
 import pytest
 
 from measure import LOAD_CONFIG
-from tpcc.curve import points
 from tpcc.load import LARGE_TABLES, Sizes, age, load
-from tpcc.measure import CONFIG, Experiment, Run, Schedule, Vacuum, parse_usage, prepared, run
-from tpcc.report import grid, objections
-from tpcc.settings import CORE_CURVE, CYCLONE_CURVE, TARGET, TARGET_CURVE, Budget, curve_settings
+from tpcc.measure import CONFIG, Experiment, Run, Schedule, prepared, run
+from tpcc.report import grid, objections, points
+from tpcc.settings import CORE_CURVE, CYCLONE_CURVE, TARGET, TARGET_CURVE, Budget, all_settings
 from tpcc.transactions import MIX, pgbench_arguments
 
 SIZES = Sizes(warehouses=2, part=0.02, dead=0.2)
@@ -83,22 +82,20 @@ def test_tables_stay_consistent_whatever_runs(cluster, tpcc):
     assert_consistent(cluster, tpcc)
 
 
-def test_aging_leaves_work_and_verbose_tells_of_it(cluster, tpcc):
-    """The large tables have dead rows, and WAL and pages are found in what either engine says while it removes them."""
-    for enabled, tables in (("off", LARGE_TABLES[:2]), ("on", LARGE_TABLES[2:])):
-        with cluster.connect(tpcc) as conn:
-            messages = []
-            conn.add_notice_handler(lambda notice: messages.append(notice.message_primary))
-            conn.execute("CHECKPOINT")  # or no page is clean
-            conn.execute(f"SET cyclone.enabled = {enabled}")
-            conn.execute(f"VACUUM (VERBOSE) {', '.join(tables)}")
-        wal_bytes, dirtied = parse_usage(messages)
-        assert wal_bytes > 10_000 and dirtied > 10, messages
+def test_aging_leaves_work(cluster, tpcc):
+    """The tables that it updates or deletes from have dead rows, which VACUUM removes."""
+    with cluster.connect(tpcc) as conn:
+        conn.execute("SELECT pg_stat_force_next_flush()")
+        dead = "SELECT n_dead_tup FROM pg_stat_user_tables WHERE relname = ANY (ARRAY['customer', 'stock', 'order_line', 'orders'])"
+        assert min(rows for (rows,) in conn.execute(dead)) > 100
+        conn.execute(f"VACUUM {', '.join(LARGE_TABLES)}")
+        conn.execute("SELECT pg_stat_force_next_flush()")
+        assert sum(rows for (rows,) in conn.execute(dead)) == 0
 
 
 def test_a_curve_compares_each_run_with_its_own_time_before():
     """However slow the machine was in a round; what comes after VACUUM doesn't count."""
-    settings = curve_settings([Budget(200, 2), Budget(800, 2)])
+    settings = all_settings([Budget(200, 2), Budget(800, 2)])
     assert [setting.name for setting in settings] == [
         *("core-no-delay", "cyclone-no-delay", "core-200/2", "cyclone-200/2", "core-800/2", "cyclone-800/2", TARGET)
     ]
@@ -109,8 +106,7 @@ def test_a_curve_compares_each_run_with_its_own_time_before():
             times = [(second, 2.0 * slow) for second in range(begin)]
             times += [(second, 2.0 * slow * (2 + number + more)) for second in range(begin + 1, end)]
             times += [(second, 1000.0) for second in range(end + 100, end + 200)]
-            vacuum = Vacuum(begin, end + slow, 1, number != 2 or slow != 8, 0, 0, {}, [], [])
-            experiment.runs.append(Run(setting, 300, 100, 0, times, vacuum))
+            experiment.runs.append(Run(setting, 300, 100, 0, times, begin, end + slow, number != 2 or slow != 8))
     found = points(experiment)
     assert [(point.curve, point.title.split(", ")[1]) for point in found] == [
         *((curve, budget) for curve in (CORE_CURVE, CYCLONE_CURVE) for budget in ("no delay", "200 a 2 ms", "800 a 2 ms")),
@@ -130,10 +126,9 @@ def test_a_run(prefix, monkeypatch):
     schedule = Schedule(rampup=0, before=1, cap=240, after=0.5)
     with prepared(prefix, CONFIG, SIZES, schedule=schedule, **common) as (original, experiment):
         experiment.rate = 20.0
-        for setting in curve_settings([])[:2]:
-            experiment.runs.append(run(original, experiment, setting, workers=None, base=None))
+        for setting in all_settings([])[:2]:
+            experiment.runs.append(run(original, experiment, setting, base=None))
     for one in experiment.runs:
-        assert one.vacuum.finished and one.failed == 0 and one.vacuum.end > one.vacuum.begin
+        assert one.finished and one.failed == 0 and one.vacuum_end > one.vacuum_begin > 0
     assert objections(experiment) == []
     assert [row[0] for row in grid(experiment).rows] == ["PostgreSQL, no delay", "pg_cyclone, no delay"]
-    assert all(all(row[9:]) for row in grid(experiment).rows), "seconds, WAL and pages of each"
