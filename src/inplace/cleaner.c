@@ -3,7 +3,7 @@
  * cleaner.c
  *	  A background worker that removes what a crash or a kill has left.
  *
- * That is files of unfinished rewrites (new_files/leftovers.c), and copies of indexes that
+ * That is files of unfinished rewrites (new_files/journal.c), and copies of indexes that
  * FULL INPLACE has made and could not drop: its session was cancelled or killed, or a
  * transaction that has used the table, and so may have the copy open, goes on for long.
  *
@@ -40,7 +40,7 @@
 #include "inplace/cleaner.h"
 #include "inplace/index_copy.h"
 #include "library.h"
-#include "new_files/new_files.h"
+#include "new_files/journal.h"
 #include "others.h"
 #include "own_worker.h"
 #include "transaction.h"
@@ -61,13 +61,13 @@
 typedef struct Call
 {
 	Oid			database;
-	bool		for_files;		/* leftovers_find has found some there */
+	bool		for_files;		/* journal_find_leftovers has found some there */
 	int			nvisits;		/* that left something */
 } Call;
 
 typedef struct CleanerShared
 {
-	pg_atomic_uint32 is_running;
+	pg_atomic_flag is_running;
 	slock_t		mutex;			/* held to look at what follows, but for
 								 * is_due */
 	int			ncalls;
@@ -86,7 +86,6 @@ static Call visit;
 
 static bool is_due(void);
 static void add_call(Call call);
-static Call take_call(void);
 static LOCKTAG copy_tag(Oid copy);
 static bool has_owner(Oid copy);
 static void leave_at_exit(void);
@@ -125,7 +124,7 @@ cleaner_shmem_init(void)
 	cleaner = ShmemInitStruct("pg_cyclone cleaner", sizeof(CleanerShared), &found);
 	if (found)
 		return;
-	pg_atomic_init_u32(&cleaner->is_running, 0);
+	pg_atomic_init_flag(&cleaner->is_running);
 	SpinLockInit(&cleaner->mutex);
 	cleaner->ncalls = 0;
 }
@@ -136,7 +135,7 @@ cleaner_look_around(void)
 {
 	if (IsUnderPostmaster)
 		return;
-	foreach_oid(database, leftovers_find())
+	foreach_oid(database, journal_find_leftovers())
 		add_call((Call) {.database = database,.for_files = true});
 }
 
@@ -144,7 +143,7 @@ cleaner_look_around(void)
 static bool
 is_due(void)
 {
-	return cleaner != NULL && cleaner->ncalls > 0 && pg_atomic_read_u32(&cleaner->is_running) == 0;
+	return cleaner != NULL && cleaner->ncalls > 0 && pg_atomic_unlocked_test_flag(&cleaner->is_running);
 }
 
 /* add_call -- a cleaner is to visit a database. */
@@ -167,23 +166,6 @@ add_call(Call call)
 	else if (i < MAX_CALLS)
 		cleaner->calls[cleaner->ncalls++] = call;
 	SpinLockRelease(&cleaner->mutex);
-}
-
-/* take_call -- take the next database, if any: the one that has waited for longest. */
-static Call
-take_call(void)
-{
-	Call		call = {0};
-
-	SpinLockAcquire(&cleaner->mutex);
-	if (cleaner->ncalls > 0)
-	{
-		call = cleaner->calls[0];
-		cleaner->ncalls--;
-		memmove(&cleaner->calls[0], &cleaner->calls[1], cleaner->ncalls * sizeof(Call));
-	}
-	SpinLockRelease(&cleaner->mutex);
-	return call;
 }
 
 /* cleaner_watch -- see cleaner.h. */
@@ -273,15 +255,21 @@ has_owner(Oid copy)
 void
 pg_cyclone_cleaner_main(Datum arg)
 {
-	uint32		none = 0;
-	Call		call;
+	Call		call = {0};
 	char		lock_timeout[16];
 
 	refuse_without_preloading();
-	if (!pg_atomic_compare_exchange_u32(&cleaner->is_running, &none, 1))
+	if (!pg_atomic_test_set_flag(&cleaner->is_running))
 		return;
 	before_shmem_exit(end_cleaner, (Datum) 0);
-	call = take_call();
+	SpinLockAcquire(&cleaner->mutex);
+	if (cleaner->ncalls > 0)
+	{
+		/* the one that has waited for longest */
+		call = cleaner->calls[0];
+		memmove(&cleaner->calls[0], &cleaner->calls[1], --cleaner->ncalls * sizeof(Call));
+	}
+	SpinLockRelease(&cleaner->mutex);
 	if (!OidIsValid(call.database))
 		return;
 	own_worker_begin(call.database, BGWORKER_BYPASS_ALLOWCONN);
@@ -290,7 +278,7 @@ pg_cyclone_cleaner_main(Datum arg)
 
 	visit = call;
 	if (visit.for_files)
-		leftovers_remove();
+		journal_remove_leftovers();
 	visit.for_files = false;
 	if (clean_indexes())
 		visit.database = InvalidOid;
@@ -305,7 +293,7 @@ end_cleaner(int code, Datum arg)
 	if (!is_over && ++visit.nvisits < MAX_VISITS)
 		add_call(visit);
 	own_worker_not_before(&duty, is_over ? 0 : DEBUG_LIMIT(cleaner_wait, PAUSE_MS));
-	pg_atomic_write_u32(&cleaner->is_running, 0);
+	pg_atomic_clear_flag(&cleaner->is_running);
 }
 
 /* clean_indexes -- drop the copies that are left in this database; false if one stays. */

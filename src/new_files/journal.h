@@ -32,33 +32,23 @@ typedef struct JournalRecord
 	uint64		kind;
 } JournalRecord;
 
-/* One journal, as read */
-typedef struct Journal
-{
-	const char *path;
-	int			nrecords;
-	JournalRecord *records;
-	List	   *files;			/* Leftover: see leftovers.c */
-} Journal;
-
 /*
- * journal_list has each journal, with no records if it is none of this cluster.  Journals
- * that can't be read stay where they are, and are not in the list.  It removes what a crash
- * has left half written: no process may be writing one.
- *
  * journal_write writes all records of a journal, which is whole at any time; "durable" is
  * whether a loss of power must not undo it.  Returns false if that failed, which is
- * reported at elevel: a message lets interrupts in.  journal_try adds a record that the
- * removal begins; a loss of power may undo it.
- *
- * journal_remove removes a journal, which may be gone already.  A loss of power may
- * bring it back: that must be harmless.
+ * reported at elevel: a message lets interrupts in.  journal_remove removes a journal, which
+ * may be gone already.  A loss of power may bring it back: that must be harmless.
  */
-extern List *journal_list(void);
 extern bool journal_write(const char *path, const JournalRecord *records, int nrecords,
 						  bool durable, int elevel);
-extern bool journal_try(const Journal *journal);
 extern void journal_remove(const char *path);
 extern const char *journal_new_path(void);
+
+/*
+ * journal_find_leftovers, in the postmaster, looks for files that a crash has left, before there
+ * are other processes.  It raises no error, and returns the OIDs of the databases in which
+ * journal_remove_leftovers is to be called: in a background worker, outside any transaction.
+ */
+extern List *journal_find_leftovers(void);
+extern void journal_remove_leftovers(void);
 
 #endif							/* CYCLONE_JOURNAL_H */

@@ -5,7 +5,7 @@
  *
  * A transaction that dies with the whole server can't remove the files that it has
  * created.  So the leader of a rewrite keeps a journal (journal.c) of them, and a server that
- * starts and finds one removes those that are left (leftovers.c).  README.md says what is
+ * starts and finds one removes those that are left (journal.c).  README.md says what is
  * noted, when, and why that is enough.
  *
  * Files of a subtransaction of the rewrite's own are noted, too, those of any other are not.

@@ -10,7 +10,6 @@
 #ifndef CYCLONE_NEW_FILES_H
 #define CYCLONE_NEW_FILES_H
 
-#include "nodes/pg_list.h"
 #include "utils/rel.h"
 
 /*
@@ -24,13 +23,5 @@
  */
 extern void new_files_begin(Relation rel);
 extern void new_files_sync(void);
-
-/*
- * leftovers_find, in the postmaster, looks for files that a crash has left, before there are
- * other processes.  It raises no error, and returns the OIDs of the databases in which
- * leftovers_remove is to be called: once, in a background worker, outside any transaction.
- */
-extern List *leftovers_find(void);
-extern void leftovers_remove(void);
 
 #endif							/* CYCLONE_NEW_FILES_H */
