@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * test_eta.c
- *	  When running VACUUMs will be done: history/eta.c.
+ *	  When running VACUUMs will be done: report/eta.c.
  *
  * What it is told by a server, and who may see what, is in test_eta.py.
  *
@@ -11,7 +11,7 @@
  */
 #include "postgres.h"
 
-#include "history/eta.c"
+#include "report/eta.c"
 #include "history/history_view.c"
 #include "unit.h"
 
