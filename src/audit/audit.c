@@ -35,8 +35,6 @@ struct AuditNotes
 	DeadTidsPage pages[DEAD_TIDS_CHUNK_BLOCKS];
 };
 
-static void check_notes(TableVacuum *vacuum);
-
 /*
  * audit_begin
  *		Each member calls this when it knows the shared block.
@@ -54,10 +52,7 @@ audit_begin(TableVacuum *vacuum)
 		vacuum->btree_audit = palloc_object(BtreeAudit);
 	if (cyclone_audit <= 0 || vacuum->dead_tids == NULL)
 		return;
-	vacuum->audit_notes = palloc_object(struct AuditNotes);
-	vacuum->audit_notes->chunk = 0;
-	vacuum->audit_notes->npages = 0;
-	vacuum->audit_notes->has_dead = false;
+	vacuum->audit_notes = palloc0_object(struct AuditNotes);
 }
 
 /*
@@ -78,7 +73,7 @@ audit_stored(TableVacuum *vacuum, BlockNumber blkno, const OffsetNumber *offsets
 		return;
 	if (chunk != notes->chunk)
 	{
-		check_notes(vacuum);
+		audit_collected(vacuum);
 		notes->chunk = chunk;
 	}
 	notes->has_dead |= noffsets > 0;
@@ -92,26 +87,21 @@ audit_stored(TableVacuum *vacuum, BlockNumber blkno, const OffsetNumber *offsets
 	}
 }
 
-/* audit_collected -- this process has ended collecting, so its last chunk is complete. */
-void
-audit_collected(TableVacuum *vacuum)
-{
-	if (vacuum->audit_notes != NULL)
-		check_notes(vacuum);
-}
-
 /*
- * check_notes
- *		Compare what is noted of a chunk with the store, and forget it.
+ * audit_collected
+ *		The chunk in hand is complete: compare what is noted of it with the store, and
+ *		forget it.
  *
  * A chunk without dead items is left out: it leads to the store's segment 0, which
  * another member may be making just now.
  */
-static void
-check_notes(TableVacuum *vacuum)
+void
+audit_collected(TableVacuum *vacuum)
 {
 	struct AuditNotes *notes = vacuum->audit_notes;
 
+	if (notes == NULL)
+		return;
 	Assert(vacuum->dead_tids != NULL);
 	Assert(notes->npages >= 0 && notes->npages <= lengthof(notes->pages));
 	for (int i = 0; notes->has_dead && i < notes->npages; i++)
@@ -169,12 +159,11 @@ audit_fail(TableVacuum *vacuum, const AuditPlace *place, const char *engine, con
 	const char *state =
 		psprintf("table \"%s.%s.%s\", member %d of %d\n"
 				 "OldestXmin %u, OldestMxact %u, FreezeLimit %u, MultiXactCutoff %u, relfrozenxid %u, relminmxid %u\n"
-				 "new relfrozenxid %u, new relminmxid %u, indexes %d, index scans %d, aggressive %d",
+				 "indexes %d, index scans %d, aggressive %d",
 				 vacuum->dbname, vacuum->relnamespace, vacuum->relname,
 				 vacuum->member, vacuum->shared->nmembers,
 				 cutoffs->OldestXmin, cutoffs->OldestMxact, cutoffs->FreezeLimit,
 				 cutoffs->MultiXactCutoff, cutoffs->relfrozenxid, cutoffs->relminmxid,
-				 vacuum->counters.new_relfrozenxid, vacuum->counters.new_relminmxid,
 				 vacuum->nindexes, vacuum->shared->num_index_scans, vacuum->shared->aggressive);
 
 	Assert(vacuum->member >= 0 && vacuum->member < vacuum->shared->nmembers);

@@ -15,8 +15,6 @@
  */
 #include "postgres.h"
 
-#include <math.h>
-
 #include "access/heapam.h"
 #include "access/htup_details.h"
 #include "access/multixact.h"
@@ -47,11 +45,11 @@ static const char *const fate_names[] = {
 typedef struct PageAudit
 {
 	TableVacuum *vacuum;
-	Buffer		buffer;
 	Page		page;
 	AuditPlace	place;
 	int			nlive;
 	int			nkept;			/* items that keep a table from being cut off */
+	int			nfrozen;
 	int			ndead;			/* dead items there will be */
 	OffsetNumber dead[MaxHeapTuplesPerPage];
 	bool		all_visible;
@@ -61,19 +59,15 @@ typedef struct PageAudit
 	HeapPageFreeze freeze;
 } PageAudit;
 
-static uint64 blocks_to_next(double share);
 static void audit_skipped_page(TableVacuum *vacuum, BlockNumber blkno);
 static HeapTupleHeader audited_row(const PageAudit *audit, OffsetNumber off);
 static void begin_heap_page(PageAudit *audit, TableVacuum *vacuum, Buffer buffer);
 static void end_heap_page(PageAudit *audit, TransactionId oldest_xid, MultiXactId oldest_multi);
-static void read_plan(PageAudit *audit, const PagePlan *plan, uint8 *fates);
 static void note_fates(PageAudit *audit, const OffsetNumber *offsets, int noffsets,
 					   ItemFate fate, uint8 *fates);
 static void expect_fate(PageAudit *audit, ItemFate planned, ItemFate right);
-static void audit_tuple(PageAudit *audit, ItemId item, ItemFate fate, const PagePlan *plan,
-						int *next_frozen);
-static void audit_freezing(PageAudit *audit, HeapTupleHeader tuple, ItemFate fate,
-						   const PagePlan *plan, int *next_frozen);
+static void audit_tuple(PageAudit *audit, ItemId item, ItemFate fate, const PagePlan *plan);
+static void audit_freezing(PageAudit *audit, HeapTupleHeader tuple, const PagePlan *plan);
 static void compare_freezing(PageAudit *audit, const HeapTupleFreeze *planned,
 							 const HeapTupleFreeze *server);
 static bool note_visibility(PageAudit *audit, ItemId item);
@@ -92,7 +86,6 @@ audit_before_prune(TableVacuum *vacuum, Buffer buffer, const PagePlan *plan)
 	PageAudit	audit;
 	OffsetNumber maxoff = PageGetMaxOffsetNumber(BufferGetPage(buffer));
 	uint8		fates[MaxHeapTuplesPerPage + 1] = {FATE_STAYS};
-	int			next_frozen = 0;
 	TransactionId oldest_xid;
 
 	Assert(CritSectionCount == 0);
@@ -104,7 +97,8 @@ audit_before_prune(TableVacuum *vacuum, Buffer buffer, const PagePlan *plan)
 							 has_indexes ? plan->nowdead : plan->nowunused,
 							 has_indexes ? plan->nnowdead : plan->nnowunused);
 	begin_heap_page(&audit, vacuum, buffer);
-	read_plan(&audit, plan, fates);
+	note_fates(&audit, plan->nowdead, plan->nnowdead, FATE_DEAD, fates);
+	note_fates(&audit, plan->nowunused, plan->nnowunused, FATE_UNUSED, fates);
 
 	for (OffsetNumber off = FirstOffsetNumber; off <= maxoff; off++)
 	{
@@ -113,7 +107,7 @@ audit_before_prune(TableVacuum *vacuum, Buffer buffer, const PagePlan *plan)
 
 		audit.place.off = off;
 		if (ItemIdIsNormal(item))
-			audit_tuple(&audit, item, fates[off], plan, &next_frozen);
+			audit_tuple(&audit, item, fates[off], plan);
 		else
 			expect_fate(&audit, fates[off], is_dead && !has_indexes ? FATE_UNUSED : FATE_STAYS);
 		if (fates[off] == FATE_DEAD || (is_dead && has_indexes))
@@ -123,6 +117,8 @@ audit_before_prune(TableVacuum *vacuum, Buffer buffer, const PagePlan *plan)
 	audit.all_visible &= audit.ndead == 0;
 	audit.all_frozen &= audit.all_visible;
 
+	/* any other plan is out of order, or for no row that stays */
+	compare_numbers(&audit, "frozen rows", plan->nfrozen, audit.nfrozen);
 	compare_dead_items(&audit, result->deadoffsets, result->lpdead_items);
 	compare_numbers(&audit, "the page is all-visible", result->all_visible, audit.all_visible);
 	compare_numbers(&audit, "the page is all-frozen", result->all_frozen, audit.all_frozen);
@@ -204,23 +200,23 @@ audit_noted(TableVacuum *vacuum, Buffer buffer, const OffsetNumber *dead, int nd
 void
 audit_map(TableVacuum *vacuum, Buffer buffer, Buffer vmbuffer)
 {
-	PageAudit	audit;
+	AuditPlace	place = {.rel = vacuum->rel,.buffer = buffer,.blkno = BufferGetBlockNumber(buffer)};
+	bool		is_visible = PageIsAllVisible(BufferGetPage(buffer));
 	uint8		bits;
 
 	Assert(CritSectionCount == 0);
-	Assert(BufferGetBlockNumber(buffer) < vacuum->shared->rel_pages);
+	Assert(place.blkno < vacuum->shared->rel_pages);
 	Assert(compat_buffer_is_locked_exclusively(buffer));
-	Assert(visibilitymap_pin_ok(BufferGetBlockNumber(buffer), vmbuffer));
-	bits = visibilitymap_get_status(vacuum->rel, BufferGetBlockNumber(buffer), &vmbuffer);
-	begin_heap_page(&audit, vacuum, buffer);
-	if ((bits != 0 && !PageIsAllVisible(audit.page)) || bits == VISIBILITYMAP_ALL_FROZEN)
-		compat_clear_wrong_map(vacuum->rel, audit.place.blkno, vmbuffer);
-	if (bits != 0 && !PageIsAllVisible(audit.page))
-		audit_fail(vacuum, &audit.place, "the page is all-visible, by its bit in the map",
+	Assert(visibilitymap_pin_ok(place.blkno, vmbuffer));
+	bits = visibilitymap_get_status(vacuum->rel, place.blkno, &vmbuffer);
+	if (bits == 0 || (is_visible && bits != VISIBILITYMAP_ALL_FROZEN))
+		return;
+	compat_clear_wrong_map(vacuum->rel, place.blkno, vmbuffer);
+	if (!is_visible)
+		audit_fail(vacuum, &place, "the page is all-visible, by its bit in the map",
 				   "it isn't, by the page's own");
-	if (bits == VISIBILITYMAP_ALL_FROZEN)
-		audit_fail(vacuum, &audit.place, "the page is all-frozen, by its bits in the map",
-				   "it isn't all-visible");
+	audit_fail(vacuum, &place, "the page is all-frozen, by its bits in the map",
+			   "it isn't all-visible");
 }
 
 /*
@@ -285,28 +281,18 @@ audit_before_free(TableVacuum *vacuum, Buffer buffer, const DeadTidsPage *dead,
 void
 audit_skipped(TableVacuum *vacuum, BlockNumber start, BlockNumber end)
 {
-	double		share = cyclone_audit < 1 ?
-		Min(cyclone_audit, (double) SKIPPED_SAMPLE / vacuum->shared->rel_pages) : 1;
+	double		gap;
 
 	Assert(end <= vacuum->shared->rel_pages);
-	if (share <= 0 || VacuumFailsafeActive)
+	if (cyclone_audit <= 0 || VacuumFailsafeActive)
 		return;
-	for (uint64 blkno = start + blocks_to_next(share); blkno < end; blkno += 1 + blocks_to_next(share))
+	gap = cyclone_audit < 1 ?
+		Max(1 / cyclone_audit, (double) vacuum->shared->rel_pages / SKIPPED_SAMPLE) : 1;
+	for (double blkno = start + gap * pg_prng_double(&pg_global_prng_state); blkno < end; blkno += gap)
 	{
 		CHECK_FOR_INTERRUPTS();
-		audit_skipped_page(vacuum, blkno);
+		audit_skipped_page(vacuum, (BlockNumber) blkno);
 	}
-}
-
-/* blocks_to_next -- by chance: how many blocks come before the next one of the sample. */
-static uint64
-blocks_to_next(double share)
-{
-	double		gap = 0;
-
-	if (share < 1)
-		gap = log(1 - pg_prng_double(&pg_global_prng_state)) / log1p(-share);
-	return Min(gap, MaxBlockNumber);
 }
 
 /*
@@ -363,7 +349,7 @@ audit_skipped_page(TableVacuum *vacuum, BlockNumber blkno)
 static HeapTupleHeader
 audited_row(const PageAudit *audit, OffsetNumber off)
 {
-	return page_check_row_at(audit->vacuum->rel, audit->buffer, audit->page, off);
+	return page_check_row_at(audit->place.rel, audit->place.buffer, audit->page, off);
 }
 
 /* begin_heap_page -- nothing is known of a page yet. */
@@ -374,13 +360,12 @@ begin_heap_page(PageAudit *audit, TableVacuum *vacuum, Buffer buffer)
 
 	Assert(compat_is_locked(buffer));
 	audit->vacuum = vacuum;
-	audit->buffer = buffer;
 	audit->page = BufferGetPage(buffer);
 	audit->place = (AuditPlace)
 	{
 		.rel = vacuum->rel,.buffer = buffer,.blkno = BufferGetBlockNumber(buffer)
 	};
-	audit->nlive = audit->nkept = audit->ndead = 0;
+	audit->nlive = audit->nkept = audit->nfrozen = audit->ndead = 0;
 	audit->all_visible = audit->all_frozen = true;
 	audit->newest_xmin = audit->latest_xid_removed = InvalidTransactionId;
 	audit->freeze = (HeapPageFreeze)
@@ -411,23 +396,10 @@ end_heap_page(PageAudit *audit, TransactionId oldest_xid, MultiXactId oldest_mul
 }
 
 /*
- * read_plan
- *		Note the planned fate of each item.  Each may be named once, in ascending order,
- *		as the WAL record wants it.
+ * note_fates
+ *		Note what is planned for these items.  Each may be named once, in ascending
+ *		order, as the WAL record wants it.
  */
-static void
-read_plan(PageAudit *audit, const PagePlan *plan, uint8 *fates)
-{
-	OffsetNumber offsets[MaxHeapTuplesPerPage];
-
-	for (int i = 0; i < plan->nfrozen; i++)
-		offsets[i] = plan->frozen[i].offset;
-	note_fates(audit, offsets, plan->nfrozen, FATE_FROZEN, fates);
-	note_fates(audit, plan->nowdead, plan->nnowdead, FATE_DEAD, fates);
-	note_fates(audit, plan->nowunused, plan->nnowunused, FATE_UNUSED, fates);
-}
-
-/* note_fates -- the same is planned for these. */
 static void
 note_fates(PageAudit *audit, const OffsetNumber *offsets, int noffsets, ItemFate fate, uint8 *fates)
 {
@@ -454,7 +426,7 @@ expect_fate(PageAudit *audit, ItemFate planned, ItemFate right)
 
 /* audit_tuple -- likewise for an item that has a row. */
 static void
-audit_tuple(PageAudit *audit, ItemId item, ItemFate fate, const PagePlan *plan, int *next_frozen)
+audit_tuple(PageAudit *audit, ItemId item, ItemFate fate, const PagePlan *plan)
 {
 	HeapTupleHeader tuple = audited_row(audit, audit->place.off);
 
@@ -468,21 +440,21 @@ audit_tuple(PageAudit *audit, ItemId item, ItemFate fate, const PagePlan *plan, 
 		HeapTupleHeaderAdvanceConflictHorizon(tuple, &audit->latest_xid_removed);
 		return;
 	}
-	if (fate == FATE_DEAD || fate == FATE_UNUSED)
-		expect_fate(audit, fate, FATE_STAYS);
+	expect_fate(audit, fate, FATE_STAYS);
 	audit->nkept++;
-	audit_freezing(audit, tuple, fate, plan, next_frozen);
+	audit_freezing(audit, tuple, plan);
 }
 
 /* audit_freezing -- is a row that stays frozen if the server would freeze it, and in the same way? */
 static void
-audit_freezing(PageAudit *audit, HeapTupleHeader tuple, ItemFate fate, const PagePlan *plan,
-			   int *next_frozen)
+audit_freezing(PageAudit *audit, HeapTupleHeader tuple, const PagePlan *plan)
 {
 	const struct VacuumCutoffs *cutoffs = &audit->vacuum->shared->cutoffs;
 	HeapTupleFreeze server;
 	bool		totally_frozen;
 	bool		may_freeze;
+	bool		is_planned = audit->nfrozen < plan->nfrozen &&
+		plan->frozen[audit->nfrozen].offset == audit->place.off;
 
 	if (plan->nfrozen == 0)
 	{
@@ -494,10 +466,10 @@ audit_freezing(PageAudit *audit, HeapTupleHeader tuple, ItemFate fate, const Pag
 	}
 	may_freeze = heap_prepare_freeze_tuple(tuple, cutoffs, &audit->freeze,
 										   &server, &totally_frozen);
-	expect_fate(audit, fate, may_freeze ? FATE_FROZEN : FATE_STAYS);
+	expect_fate(audit, is_planned ? FATE_FROZEN : FATE_STAYS, may_freeze ? FATE_FROZEN : FATE_STAYS);
 	audit->all_frozen &= totally_frozen;
 	if (may_freeze)
-		compare_freezing(audit, &plan->frozen[(*next_frozen)++], &server);
+		compare_freezing(audit, &plan->frozen[audit->nfrozen++], &server);
 }
 
 /* compare_freezing -- is the plan for a row the server's? */
@@ -526,7 +498,7 @@ note_visibility(PageAudit *audit, ItemId item)
 	tuple.t_data = audited_row(audit, audit->place.off);
 	tuple.t_len = ItemIdGetLength(item);
 	tuple.t_tableOid = RelationGetRelid(audit->vacuum->rel);
-	verdict = HeapTupleSatisfiesVacuum(&tuple, oldest_xmin, audit->buffer);
+	verdict = HeapTupleSatisfiesVacuum(&tuple, oldest_xmin, audit->place.buffer);
 	if (verdict == HEAPTUPLE_DEAD)
 		return false;
 	if (verdict != HEAPTUPLE_LIVE || !HeapTupleHeaderXminCommitted(tuple.t_data))

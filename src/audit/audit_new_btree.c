@@ -54,11 +54,9 @@ typedef struct EntrySums
 /* The page in hand */
 typedef struct NewBtree
 {
-	Relation	index;
-	const char *state;
+	AuditPlace	place;
 	const char *command;
 	bool		has_order;		/* that may be looked at */
-	BlockNumber blkno;
 	MemoryContext context;		/* for the page in hand: comparing leaves
 								 * things behind */
 	PGAlignedBlock image;
@@ -72,9 +70,6 @@ static bool has_builtin_order(Relation index);
 static void sum_rows(EntrySums *sums, Relation table, BufferAccessStrategy strategy);
 static void sum_page(EntrySums *sums, Relation table, Buffer buffer);
 static inline void sum_tid(EntrySums *sums, const ItemPointerData *tid);
-static void compare_sums(const NewBtree *audit, const EntrySums *entries, const EntrySums *rows);
-static void fail_entry(const NewBtree *audit, OffsetNumber off, const char *engine,
-					   const char *found);
 
 /*
  * audit_new_btree
@@ -100,33 +95,41 @@ audit_new_btree(Relation index, Relation table, bool is_locked, const char *comm
 	counts = is_locked && audit_is_due() && is_counted(index, table);
 	strategy = GetAccessStrategy(BAS_BULKREAD);
 	audit = palloc0_object(NewBtree);
-	audit->index = index;
+	audit->place.rel = index;
+	audit->place.page = (Page) audit->image.data;
 	audit->command = command;
 	audit->has_order = has_builtin_order(index);
-	audit->state = psprintf("new index of table \"%s\", %u blocks",
-							RelationGetRelationName(table), nblocks);
 	audit->context = AllocSetContextCreate(CurrentMemoryContext, "Audited page", ALLOCSET_DEFAULT_SIZES);
 	if (is_locked)
 	{
 		progress_phase(PROGRESS_REWRITE_AUDIT, 0);
 		progress_index(RelationGetRelid(index), nblocks);
 	}
-	for (audit->blkno = BTREE_METAPAGE + 1; audit->blkno < nblocks; audit->blkno++)
+	for (BlockNumber blkno = BTREE_METAPAGE + 1; blkno < nblocks; blkno++)
 	{
 		if (!counts && !audit_is_due())
 			continue;
 		CHECK_FOR_INTERRUPTS();
+		audit->place.blkno = blkno;
 		audit_btree_page(audit, strategy);
+		audit->place.off = InvalidOffsetNumber;
 		for (int i = 0; counts && i < audit->tids.ntids; i++)
 			sum_tid(&entries, &audit->tids.tids[i]);
 		naudited++;
 		if (is_locked)
-			progress_blocks_done(audit->blkno + 1);
+			progress_blocks_done(blkno + 1);
 	}
 	if (counts)
 	{
 		sum_rows(&rows, table, strategy);
-		compare_sums(audit, &entries, &rows);
+		audit->place.page = NULL;
+		audit->place.blkno = InvalidBlockNumber;
+		if (entries.count < rows.count || entries.count > rows.count + rows.deleted ||
+			(rows.deleted == 0 && entries.hashes != rows.hashes))
+			audit_raise(&audit->place, command, "",
+						psprintf("there are " INT64_FORMAT " entries", entries.count),
+						psprintf("there are " INT64_FORMAT " live rows, or others, and " INT64_FORMAT " deleted ones",
+								 rows.count, rows.deleted));
 	}
 	FreeAccessStrategy(strategy);
 	MemoryContextDelete(audit->context);
@@ -154,18 +157,18 @@ is_counted(Relation index, Relation table)
 static void
 audit_btree_page(NewBtree *audit, BufferAccessStrategy strategy)
 {
-	Buffer		buffer = ReadBufferExtended(audit->index, MAIN_FORKNUM, audit->blkno,
+	Buffer		buffer = ReadBufferExtended(audit->place.rel, MAIN_FORKNUM, audit->place.blkno,
 											RBM_NORMAL, strategy);
-	Page		page = (Page) audit->image.data;
+	Page		page = audit->place.page;
 	MemoryContext old;
 
 	LockBuffer(buffer, BUFFER_LOCK_SHARE);
 	memcpy(page, BufferGetPage(buffer), BLCKSZ);
 	UnlockReleaseBuffer(buffer);
 	if (PageIsNew(page) || P_IGNORE(BTPageGetOpaque(page)))
-		fail_entry(audit, InvalidOffsetNumber, "the page is one of the tree's",
-				   PageIsNew(page) ? "it was never written" : "it is deleted");
-	audit_btree_tids(&audit->tids, audit->index, page, audit->blkno);
+		audit_raise(&audit->place, audit->command, "", "the page is one of the tree's",
+					PageIsNew(page) ? "it was never written" : "it is deleted");
+	audit_btree_tids(&audit->tids, audit->place.rel, page, audit->place.blkno);
 	if (!audit->has_order)
 		return;
 	old = MemoryContextSwitchTo(audit->context);
@@ -189,7 +192,8 @@ has_builtin_order(Relation index)
 static void
 compare_leaf(NewBtree *audit)
 {
-	Page		page = (Page) audit->image.data;
+	Relation	index = audit->place.rel;
+	Page		page = audit->place.page;
 	BTPageOpaque opaque = BTPageGetOpaque(page);
 	OffsetNumber maxoff = PageGetMaxOffsetNumber(page);
 
@@ -198,16 +202,19 @@ compare_leaf(NewBtree *audit)
 	for (OffsetNumber off = P_FIRSTDATAKEY(opaque); off <= maxoff; off++)
 	{
 		IndexTuple	tuple = (IndexTuple) PageGetItem(page, PageGetItemId(page, off));
-		BTScanInsert key = _bt_mkscankey(audit->index, tuple);
+		BTScanInsert key = _bt_mkscankey(index, tuple);
 
+		audit->place.off = off;
 		/* a truncated attribute of the high key is less than any value */
 		key->backward = true;
 		if (key->scantid != NULL && BTreeTupleIsPosting(tuple))
 			key->scantid = BTreeTupleGetMaxHeapTID(tuple);
-		if (!P_RIGHTMOST(opaque) && _bt_compare(audit->index, key, page, P_HIKEY) > 0)
-			fail_entry(audit, off, "the entry is on its page", "it is behind the page's high key");
-		if (off < maxoff && _bt_compare(audit->index, key, page, OffsetNumberNext(off)) >= 0)
-			fail_entry(audit, off, "entries are in order", "the next one doesn't come behind this one");
+		if (!P_RIGHTMOST(opaque) && _bt_compare(index, key, page, P_HIKEY) > 0)
+			audit_raise(&audit->place, audit->command, "", "the entry is on its page",
+						"it is behind the page's high key");
+		if (off < maxoff && _bt_compare(index, key, page, OffsetNumberNext(off)) >= 0)
+			audit_raise(&audit->place, audit->command, "", "entries are in order",
+						"the next one doesn't come behind this one");
 	}
 }
 
@@ -263,29 +270,4 @@ sum_tid(EntrySums *sums, const ItemPointerData *tid)
 	sums->count++;
 	sums->hashes += murmurhash64((uint64) ItemPointerGetBlockNumberNoCheck(tid) << 16 |
 								 ItemPointerGetOffsetNumberNoCheck(tid));
-}
-
-/* compare_sums -- are the entries those of the rows? */
-static void
-compare_sums(const NewBtree *audit, const EntrySums *entries, const EntrySums *rows)
-{
-	AuditPlace	place = {.rel = audit->index,.blkno = InvalidBlockNumber};
-
-	if (entries->count < rows->count || entries->count > rows->count + rows->deleted ||
-		(rows->deleted == 0 && entries->hashes != rows->hashes))
-		audit_raise(&place, audit->command, audit->state,
-					psprintf("there are " INT64_FORMAT " entries", entries->count),
-					psprintf("there are " INT64_FORMAT " live rows, or others, and " INT64_FORMAT " deleted ones",
-							 rows->count, rows->deleted));
-}
-
-/* fail_entry -- there are two verdicts on an entry, or on the page. */
-static void
-fail_entry(const NewBtree *audit, OffsetNumber off, const char *engine, const char *found)
-{
-	AuditPlace	place = {
-		.rel = audit->index,.page = (Page) audit->image.data,.blkno = audit->blkno,.off = off
-	};
-
-	audit_raise(&place, audit->command, audit->state, engine, found);
 }
