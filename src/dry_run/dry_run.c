@@ -79,7 +79,7 @@ typedef struct DryRun
 	char	   *holder;			/* what holds dead rows back, or NULL */
 } DryRun;
 
-static Oid	dry_run_target(const VacuumRelation *target, Oid relid, const VacuumParams *params,
+static void dry_run_target(const VacuumRelation *target, Oid relid, const VacuumParams *params,
 						   const HistoryRow *history, int nhistory);
 static bool estimate_vacuum(Relation rel, const VacuumParams *params, DryRun *run);
 static void choose_engine(Relation rel, DryRun *run);
@@ -91,7 +91,7 @@ static double wal_of_entries(const DryRun *run, double entries);
 static void estimate_time(Oid relid, const HistoryRow *history, int nhistory, DryRun *run);
 static void tell_client(Relation rel, const DryRun *run);
 
-/* dry_run_statement -- see dry_run.h. */
+/* dry_run_statement -- in a transaction: tells the client what a VACUUM with these options would do. */
 void
 dry_run_statement(const VacuumStmt *stmt, const VacuumOptions *options)
 {
@@ -105,24 +105,17 @@ dry_run_statement(const VacuumStmt *stmt, const VacuumOptions *options)
 	if (flags & VACOPT_ONLY_DATABASE_STATS)
 		vacuum_options_refuse("DRY_RUN", "ONLY_DATABASE_STATS");
 	foreach_node(VacuumRelation, target, relations_list(stmt->rels, flags, CurrentMemoryContext))
-	{
-		Oid			toast_relid = dry_run_target(target, target->oid, params, history, nhistory);
-
-		/* FULL has it with the table */
-		if (OidIsValid(toast_relid) && (flags & VACOPT_PROCESS_TOAST) &&
-			!(flags & (VACOPT_FULL | VACOPT_INPLACE)))
-			(void) dry_run_target(NULL, toast_relid, params, history, nhistory);
-	}
+		dry_run_target(target, target->oid, params, history, nhistory);
 }
 
 /*
  * dry_run_target
- *		Tells what a VACUUM of a relation would do, and returns its TOAST table, if it has
- *		one.  Leaves out a relation that is gone or locked, or that VACUUM would leave out.
+ *		Tells what a VACUUM of a relation would do, and of its TOAST table, if it has one.
+ *		Leaves out a relation that is gone or locked, or that VACUUM would leave out.
  *
  * Without a target it is a TOAST table, for which the privileges on its table suffice.
  */
-static Oid
+static void
 dry_run_target(const VacuumRelation *target, Oid relid, const VacuumParams *params,
 			   const HistoryRow *history, int nhistory)
 {
@@ -135,7 +128,7 @@ dry_run_target(const VacuumRelation *target, Oid relid, const VacuumParams *para
 	rel = vacuum_open_relation(relid, target != NULL ? target->relation : NULL,
 							   params->options, false, AccessShareLock);
 	if (rel == NULL)
-		return InvalidOid;
+		return;
 	if (rel->rd_tableam != GetHeapamTableAmRoutine())
 	{
 		if (rel->rd_rel->relkind != RELKIND_PARTITIONED_TABLE)
@@ -158,7 +151,10 @@ dry_run_target(const VacuumRelation *target, Oid relid, const VacuumParams *para
 		}
 	}
 	relation_close(rel, AccessShareLock);
-	return toast_relid;
+	/* FULL has it with the table */
+	if (OidIsValid(toast_relid) && (params->options & VACOPT_PROCESS_TOAST) &&
+		!(params->options & (VACOPT_FULL | VACOPT_INPLACE)))
+		dry_run_target(NULL, toast_relid, params, history, nhistory);
 }
 
 /*
@@ -286,7 +282,6 @@ estimate_full(Relation rel, const VacuumParams *params, const List *sample, DryR
 {
 	const BloatEstimate *heap = &run->heap;
 	bool		rewrites = run->kind == HISTORY_REWRITE;
-	double		before = 0;
 	double		after = 0;
 	double		largest = 0;
 	double		rebuilt = 0;
@@ -312,7 +307,7 @@ estimate_full(Relation rel, const VacuumParams *params, const List *sample, DryR
 			if (is_left)
 				continue;
 		}
-		before += estimate->pages;
+		run->bytes_freed += (estimate->pages - pages) * BLCKSZ;
 		after += pages;
 		if (row->relkind == RELKIND_INDEX)
 		{
@@ -320,7 +315,6 @@ estimate_full(Relation rel, const VacuumParams *params, const List *sample, DryR
 			rebuilt += pages;
 		}
 	}
-	run->bytes_freed = (before - after) * BLCKSZ;
 	/* FULL INPLACE builds one index after the other */
 	run->disk_bytes = (rewrites ? after + largest * SORT_SHARE : largest) * BLCKSZ;
 	if (!RelationNeedsWAL(rel) || (rewrites && !XLogIsNeeded()))

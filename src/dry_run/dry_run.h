@@ -12,10 +12,6 @@
 
 #include "command/options.h"
 
-/*
- * dry_run_statement
- *		Tells the client what a VACUUM with these options would do.  In a transaction.
- */
 extern void dry_run_statement(const VacuumStmt *stmt, const VacuumOptions *options);
 
 #endif							/* CYCLONE_DRY_RUN_H */
