@@ -191,11 +191,23 @@ relations_go_on(List *named, const VacuumParams *params, BufferAccessStrategy ri
 {
 	ErrorData  *error = end_failed_target(PortalContext);
 	List	   *met = tables_met;
+	List	   *targets = NIL;
 	List	   *left = NIL;
 
 	relations_note_tables(false);
 	StartTransactionCommand();
-	foreach_node(VacuumRelation, target, relations_list(named, params->options, PortalContext))
+	PG_TRY();
+	{
+		targets = relations_list(named, params->options, PortalContext);
+	}
+	PG_CATCH();
+	{
+		/* say what the audit has found rather than that a table is gone */
+		FlushErrorState();
+		ReThrowError(error);
+	}
+	PG_END_TRY();
+	foreach_node(VacuumRelation, target, targets)
 	{
 		if (!list_member_oid(met, target->oid))
 			left = relations_append(left, target->relation, target->oid, target->va_cols,

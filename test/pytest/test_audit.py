@@ -813,6 +813,22 @@ def test_other_tables_of_a_lazy_vacuum(conn, statement):
 
 
 @pytest.mark.once
+def test_a_table_is_dropped_while_a_lazy_vacuum_fails(cluster, db, conn):
+    """The statement ends with what the audit has found, not with the name that isn't known any more."""
+    for name in ("t", "u"):
+        conn.execute(f"CREATE TABLE {name} AS SELECT i AS id FROM generate_series(1, 2000) i; CREATE INDEX ON {name} (id)")
+        conn.execute(f"ALTER TABLE {name} SET (autovacuum_enabled = off)")
+    conn.execute("DELETE FROM t WHERE id % 2 = 0")
+    before = rows(conn)
+    with Parked(cluster, db, "heap-scan:leader", 1, "VACUUM t, u", {"cyclone.debug_fault": "store-loses:7"}) as vacuum:
+        conn.execute("DROP TABLE u")
+        vacuum.release()
+        with pytest.raises(psycopg.errors.DataCorrupted, match='an audit of VACUUM has failed in relation "t"'):
+            vacuum.finish()
+    assert_server_finishes(conn, before)
+
+
+@pytest.mark.once
 @pytest.mark.parametrize("form, fault", [("FULL INPLACE, ", "index-entry"), ("FULL, ", "rewrite-change"), ("", "index-entry")])
 def test_other_tables_after_a_team_that_failed(new_cluster, form, fault):
     """Its memory is gone, where the server keeps none for later; nothing of the next table's pace is in it."""
