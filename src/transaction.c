@@ -64,7 +64,7 @@ transaction_end(void)
  *		Call the routine in a subtransaction, and in the caller's memory context.
  *		Returns NULL, or the error that has ended it.
  *
- * Not in parallel mode.  Relations that the caller has opened or locked before stay so.
+ * Relations that the caller has opened or locked before stay so.
  */
 ErrorData *
 transaction_try(void (*routine) (void *), void *arg)
@@ -73,7 +73,7 @@ transaction_try(void (*routine) (void *), void *arg)
 	ResourceOwner owner = CurrentResourceOwner;
 	ErrorData  *volatile error = NULL;
 
-	Assert(IsTransactionState() && !IsInParallelMode());
+	Assert(IsTransactionState());
 
 	BeginInternalSubTransaction(NULL);
 	MemoryContextSwitchTo(context);

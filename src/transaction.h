@@ -25,8 +25,8 @@ extern void transaction_begin(bool full);
 extern void transaction_end(void);
 
 /*
- * Returns the error, in the caller's memory context, or NULL.  Not in parallel mode.
- * Interrupts that came with the error are served later.
+ * Returns the error, in the caller's memory context, or NULL.  Interrupts that came with the
+ * error are served later.
  */
 extern ErrorData *transaction_try(void (*routine) (void *), void *arg);
 extern bool transaction_error_is_about_data(const ErrorData *error);

@@ -515,6 +515,14 @@ def test_what_fails_has_a_row_and_the_statement_goes_on(conn):
         assert conn.execute(held).fetchone() == (0,)
 
 
+@pytest.mark.once
+def test_a_function_that_is_wrongly_marked_parallel_safe_may_ask(conn):
+    conn.execute("CREATE TABLE t AS SELECT i AS id FROM generate_series(1, 2000) i; CREATE INDEX ON t (id)")
+    conn.execute("CREATE FUNCTION rows() RETURNS bigint PARALLEL SAFE RETURN (SELECT count(*) FROM cyclone.estimate_bloat('t'))")
+    conn.execute("SET debug_parallel_query = on")
+    assert conn.execute("SELECT rows()").fetchone() == (2,)
+
+
 def test_what_ends_the_statement_is_not_caught(cluster, db, conn):
     conn.execute(KINDS)
     conn.execute("INSERT INTO t SELECT generate_series(1, 1000)")
