@@ -92,60 +92,9 @@ def visibility_map_errors(conn: psycopg.Connection, heap: str) -> list[str]:
     return [f"tuple {tid} is {problem}" for problem, tid in rows]
 
 
-_INDEX_PAGES = """
-    pages AS MATERIALIZED (
-        SELECT block, get_raw_page(%(index)s::text, block) AS page
-        FROM generate_series(1, pg_relation_size(%(index)s::regclass) / current_setting('block_size')::int - 1) block
-    )
-"""
-
-# Only data items have a value in `dead`; pivots, high keys and deleted pages drop out by it.
-_BTREE_ENTRIES = """
-    SELECT block, itemoffset, unnest(coalesce(tids, ARRAY[htid])) AS tid
-    FROM pages, bt_page_items(page)
-    WHERE dead IS NOT NULL
-"""
-
-_HASH_ENTRIES = """
-    SELECT block, itemoffset, ctid AS tid
-    FROM (SELECT * FROM pages WHERE hash_page_type(page) IN ('bucket', 'overflow') OFFSET 0) buckets,
-         hash_page_items(page)
-"""
-
-
-_GIST_ENTRIES = """
-    SELECT block, itemoffset, ctid AS tid
-    FROM (SELECT 0::bigint AS block, get_raw_page(%(index)s::text, 0) AS page
-          UNION ALL SELECT block, page FROM pages) all_pages,
-         LATERAL (SELECT (gist_page_opaque_info(page)).flags) opaque,
-         LATERAL (SELECT * FROM gist_page_items_bytea(page) WHERE 'leaf' = ANY (flags) AND NOT 'deleted' = ANY (flags)) items
-"""
-
-# pageinspect does not know SP-GiST. A page with flag 4 in its special space has leaf tuples; one whose lowest two bits are 0 is
-# live, and has its TID after 6 bytes.
-_SPGIST_ENTRIES = """
-    SELECT block, itemoffset,
-           format('(%%s,%%s)', (get_byte(page, off + 6) + get_byte(page, off + 7) * 256)::bigint * 65536
-                               + get_byte(page, off + 8) + get_byte(page, off + 9) * 256,
-                  get_byte(page, off + 10) + get_byte(page, off + 11) * 256)::tid AS tid
-    FROM (SELECT * FROM pages WHERE get_byte(page, 14) + get_byte(page, 15) > 0 AND get_byte(page, 8184) & 4 <> 0 OFFSET 0) leaves,
-         LATERAL generate_series(1, (get_byte(page, 12) + get_byte(page, 13) * 256 - 24) / 4) itemoffset,
-         LATERAL (SELECT (get_byte(page, 20 + 4 * itemoffset) + get_byte(page, 21 + 4 * itemoffset) * 256) & 32767 AS off) item
-    WHERE get_byte(page, off) & 3 = 0
-"""
-
-_ENTRIES = {
-    "btree": _BTREE_ENTRIES,
-    "hash": _HASH_ENTRIES,
-    "gist": _GIST_ENTRIES,
-    "spgist": _SPGIST_ENTRIES,
-}
-
-
 def index_entries(conn: psycopg.Connection, index: str, method: str) -> list[tuple[int, str]]:
-    """Return the block and the TID of each entry of an index, in order: of kinds but GIN (gin.entries)."""
-    query = f"WITH {_INDEX_PAGES}, entries AS ({_ENTRIES[method]}) SELECT block, tid::text FROM entries ORDER BY block, tid"
-    return conn.execute(query, {"index": index}).fetchall()
+    """Return the block and the TID of each entry of an index, in order."""
+    return sorted((block, tid) for block, _, tid in tids.entries(conn, index, method))
 
 
 def dangling_index_entries(conn: psycopg.Connection, heap: str, *, between_passes: bool = False) -> list[str]:

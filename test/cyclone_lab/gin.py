@@ -1,7 +1,6 @@
-"""The pages of a GIN index, read byte by byte: pageinspect doesn't show the TIDs in the entry tree."""
+"""The pages of a GIN index, read byte by byte: what is on each, and where keys lead."""
 
 import struct
-from collections.abc import Iterator
 from typing import NamedTuple
 
 import psycopg
@@ -13,7 +12,6 @@ HEADER_SIZE, OFFSET_BITS = 24, 11
 POSTING_TREE_PAGE_START = HEADER_SIZE + 8  # after the page's right bound
 _TID = struct.Struct("<HHH")
 _BLOCK = struct.Struct("<HH")
-_LIST = struct.Struct("<HHHH")  # the first TID, and how many bytes follow
 
 
 class Page(NamedTuple):
@@ -23,14 +21,6 @@ class Page(NamedTuple):
     right: int
     maxoff: int
     items: tuple[bytes, ...]  # index tuples; of a posting tree's page, all that is on it
-
-
-class Entry(NamedTuple):
-    """A TID in the index, and where it is."""
-
-    block: int
-    item: int  # 0: in a posting tree
-    tid: tuple[int, int]
 
 
 def read_pages(conn: psycopg.Connection, index: str) -> list[Page | None]:
@@ -58,39 +48,12 @@ def _parse(page: bytes) -> Page | None:
     return Page(flags, right, maxoff, tuple(items))
 
 
-def entries(pages: list[Page | None]) -> Iterator[Entry]:
-    """Yield all TIDs in the trees of the index, but not those in its pending list."""
-    for block, item, places in places_by_item(pages):
-        yield from (Entry(block, item, (place >> OFFSET_BITS, place & (1 << OFFSET_BITS) - 1)) for place in places)
-
-
-def places_by_item(pages: list[Page | None]) -> Iterator[tuple[int, int, list[int]]]:
-    """Yield the block and the number of each item with TIDs, and these as numbers: block << OFFSET_BITS | offset.
-
-    But none of a posting tree to which no key leads: an insertion leaves it that fails, as in a crash, when it has made the tree, but not
-    yet the entry. No scan and no VACUUM ever comes there.
-    """
-    reached = leaves_of_trees(pages)
-    for block, page in enumerate(pages):
-        if page is None or page.flags & (DELETED | META | LIST) or not page.flags & LEAF:
-            continue
-        if page.flags & DATA:
-            data = page.items[0]
-            if block not in reached:
-                continue
-            yield block, 0, _decode(data, POSTING_TREE_PAGE_START - HEADER_SIZE, len(data))
-            continue
-        for number, item in enumerate(page.items, 1):
-            high, low, length = _TID.unpack_from(item)
-            if 0 < length < POSTING_TREE:
-                start = (high << 16 | low) & 0x7FFFFFFF
-                places = _decode(item, start, start + 8 + _LIST.unpack_from(item, start)[3])
-                assert len(places) == length, (block, number, places, length)
-                yield block, number, places
-
-
 def leaves_of_trees(pages: list[Page | None]) -> set[int]:
-    """Return the leaves of all posting trees that keys lead to: down by the first child, and then to the right."""
+    """Return the leaves of all posting trees that keys lead to: down by the first child, and then to the right.
+
+    No key leads to a tree that an insertion has made and that failed, as in a crash, before it made the entry. No scan and no VACUUM ever
+    comes there.
+    """
     leaves: set[int] = set()
     for page in pages:
         if page is None or page.flags & (DATA | DELETED | META | LIST) or not page.flags & LEAF:
@@ -107,25 +70,3 @@ def leaves_of_trees(pages: list[Page | None]) -> set[int]:
                 leaves.add(block)
                 block = pages[block].right
     return leaves
-
-
-def _decode(data: bytes, place: int, end: int) -> list[int]:
-    """Return the TIDs of compressed posting lists, one behind the other, between two places."""
-    found = []
-    while place < end:
-        high, low, offset, nbytes = _LIST.unpack_from(data, place)
-        value = (high << 16 | low) << OFFSET_BITS | offset
-        found.append(value)
-        place += 8
-        delta = shift = 0
-        for byte in data[place : place + nbytes]:
-            if byte < 0x80:
-                value += delta | byte << shift
-                found.append(value)
-                delta = shift = 0
-            else:
-                delta |= (byte & 0x7F) << shift
-                shift += 7
-        assert shift == 0, "a list ends in the midst of a TID"
-        place += nbytes + nbytes % 2
-    return found
