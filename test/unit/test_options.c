@@ -23,8 +23,6 @@
 
 #define DEFAULTS	(VACOPT_VACUUM | VACOPT_PROCESS_MAIN | VACOPT_PROCESS_TOAST)
 
-#define SWITCH_ON	"A superuser can say SET cyclone.enabled = on; for the session, a role or a database."
-
 static bool is_enabled = true;
 int			max_parallel_maintenance_workers = 2;
 int			max_parallel_workers = 8;
@@ -64,55 +62,34 @@ defGetString(DefElem *def)
 	return text;
 }
 
-/* number_with_unit -- a number in the first of some units, or in any of them. */
-static bool
-number_with_unit(const char *text, const char *const *units, const double *factors, double *number)
-{
-	char	   *end;
-
-	*number = strtod(text, &end);
-	if (end == text)
-		return false;
-	while (isspace((unsigned char) *end))
-		end++;
-	for (int i = 0; *end != '\0' && units[i] != NULL; i++)
-		if (strcmp(end, units[i]) == 0)
-		{
-			*number *= factors[i];
-			return true;
-		}
-	return *end == '\0';
-}
-
-/* parse_int -- a size. */
+/* parse_int -- a size, in one of these units or without. */
 bool
 parse_int(const char *value, int *result, int flags, const char **hint)
 {
-	static const char *const units[] = {"kB", "MB", "GB", NULL};
-	static const double factors[] = {1, 1024, 1024 * 1024};
-	double		number;
+	static const char *const units[] = {"", "kB", "MB", "GB"};
+	static const double factors[] = {1, 1, 1024, 1024 * 1024};
+	char	   *unit;
+	double		number = strtod(value, &unit);
 
 	CHECK_EQ(flags, GUC_UNIT_KB);
-	if (!number_with_unit(value, units, factors, &number) || number > INT_MAX)
-		return false;
-	*result = (int) number;
-	return true;
+	while (isspace((unsigned char) *unit))
+		unit++;
+	for (int i = 0; i < lengthof(units) && unit != value; i++)
+		if (strcmp(unit, units[i]) == 0 && number * factors[i] <= INT_MAX)
+		{
+			*result = (int) (number * factors[i]);
+			return true;
+		}
+	return false;
 }
 
 /* node -- a value as the server's parser makes it. */
 static Node *
 node(char *text)
 {
+	String	   *string = makeNode(String);
 	char	   *end;
 
-	if (text[0] == '\'')
-	{
-		String	   *string = makeNode(String);
-
-		text[strlen(text) - 1] = '\0';
-		string->sval = text + 1;
-		return (Node *) string;
-	}
 	if (isdigit((unsigned char) text[0]) || text[0] == '-')
 	{
 		long		number = strtol(text, &end, 10);
@@ -123,13 +100,13 @@ node(char *text)
 		decimal->fval = text;
 		return *end == '\0' && number == (int) number ? (Node *) integer : (Node *) decimal;
 	}
-	else
+	if (text[0] == '\'')
 	{
-		String	   *string = makeNode(String);
-
-		string->sval = text;
-		return (Node *) string;
+		text++;
+		text[strlen(text) - 1] = '\0';
 	}
+	string->sval = text;
+	return (Node *) string;
 }
 
 /* options_of -- a list of options as the server's parser makes it of "full inplace, verbose". */
@@ -197,94 +174,97 @@ named_table(bool has_column)
 	return lappend(NIL, table);
 }
 
-/* test_flags -- what each option adds to the defaults, or takes away. */
+/* test_what_they_come_to -- of values, the last one counts. */
 static void
-test_flags(void)
+test_what_they_come_to(void)
 {
 	static const struct
 	{
 		const char *text;
-		bits32		flags;
+		bits32		adds;		/* to the defaults */
+		bits32		takes;		/* from them */
+		int			nworkers;
+		int			ring_kb;	/* 0: not said */
+		VacOptValue index_cleanup;
+		VacOptValue truncate;
+		bool		has_target;
+		bool		is_auto;
 	}			lists[] = {
-		{"", DEFAULTS},
-		{"verbose", DEFAULTS | VACOPT_VERBOSE},
-		{"verbose off", DEFAULTS},
-		{"verbose, verbose 0", DEFAULTS},
-		{"verbose FALSE, verbose TRUE", DEFAULTS | VACOPT_VERBOSE},
-		{"analyze 1, freeze 'on'", DEFAULTS | VACOPT_ANALYZE | VACOPT_FREEZE},
-		{"disable_page_skipping", DEFAULTS | VACOPT_DISABLE_PAGE_SKIPPING},
-		{"skip_locked, skip_database_stats", DEFAULTS | VACOPT_SKIP_LOCKED | VACOPT_SKIP_DATABASE_STATS},
-		{"process_main off", DEFAULTS & ~VACOPT_PROCESS_MAIN},
-		{"process_toast false", DEFAULTS & ~VACOPT_PROCESS_TOAST},
-		{"only_database_stats, verbose", DEFAULTS | VACOPT_ONLY_DATABASE_STATS | VACOPT_VERBOSE},
-		{"full", DEFAULTS | VACOPT_FULL},
-		{"full rewrite", DEFAULTS | VACOPT_FULL},
-		{"full REWRITE, full off", DEFAULTS},
-		{"full inplace", DEFAULTS | VACOPT_INPLACE},
-		{"full, full InPlace", DEFAULTS | VACOPT_INPLACE},
-		{"full inplace, full", DEFAULTS | VACOPT_FULL},
-		{"full inplace, full rewrite", DEFAULTS | VACOPT_FULL},
-		{"full inplace, full off", DEFAULTS},
-		{"full inplace, process_toast off", (DEFAULTS | VACOPT_INPLACE) & ~VACOPT_PROCESS_TOAST},
-		{"full inplace, disable_page_skipping", DEFAULTS | VACOPT_INPLACE | VACOPT_DISABLE_PAGE_SKIPPING},
+		{""},
+		{"verbose", VACOPT_VERBOSE},
+		{"verbose off"},
+		{"verbose, verbose 0"},
+		{"verbose FALSE, verbose TRUE", VACOPT_VERBOSE},
+		{"analyze 1, freeze 'on'", VACOPT_ANALYZE | VACOPT_FREEZE},
+		{"disable_page_skipping", VACOPT_DISABLE_PAGE_SKIPPING},
+		{"skip_locked, skip_database_stats", VACOPT_SKIP_LOCKED | VACOPT_SKIP_DATABASE_STATS},
+		{"process_main off",.takes = VACOPT_PROCESS_MAIN},
+		{"process_toast false",.takes = VACOPT_PROCESS_TOAST},
+		{"only_database_stats, verbose", VACOPT_ONLY_DATABASE_STATS | VACOPT_VERBOSE},
+		{"full", VACOPT_FULL},
+		{"full rewrite", VACOPT_FULL},
+		{"full REWRITE, full off"},
+		{"full inplace", VACOPT_INPLACE},
+		{"full, full InPlace", VACOPT_INPLACE},
+		{"full inplace, full", VACOPT_FULL},
+		{"full inplace, full rewrite", VACOPT_FULL},
+		{"full inplace, full off"},
+		{"full inplace, process_toast off", VACOPT_INPLACE, VACOPT_PROCESS_TOAST},
+		{"full inplace, disable_page_skipping", VACOPT_INPLACE | VACOPT_DISABLE_PAGE_SKIPPING},
+		{"parallel 3",.nworkers = 3},
+		{"parallel 0",.nworkers = -1},
+		{"parallel 3, parallel 1024",.nworkers = 1024},
+		{"full inplace, parallel 2", VACOPT_INPLACE,.nworkers = 2},
+		{"buffer_usage_limit 256",.ring_kb = 256},
+		{"buffer_usage_limit '1 GB'",.ring_kb = 1024 * 1024},
+		{"buffer_usage_limit 128",.ring_kb = 128},
+		{"index_cleanup",.index_cleanup = VACOPTVALUE_AUTO},
+		{"index_cleanup AUTO",.index_cleanup = VACOPTVALUE_AUTO},
+		{"index_cleanup on, truncate off",.index_cleanup = VACOPTVALUE_ENABLED,.truncate = VACOPTVALUE_DISABLED},
+		{"index_cleanup off, truncate",.index_cleanup = VACOPTVALUE_DISABLED,.truncate = VACOPTVALUE_ENABLED},
+		{"latency_target auto",.has_target = true,.is_auto = true},
+		{"latency_target 'AUTO'",.has_target = true,.is_auto = true},
+		{"latency_target off",.has_target = true},
+		{"latency_target 0",.has_target = true},
+		{"latency_target auto, latency_target '0'",.has_target = true},
+		{"latency_target auto, full", VACOPT_FULL,.has_target = true,.is_auto = true},
 	};
+	VacuumOptions options;
+	VacuumStmt	stmt;
 
 	for (int i = 0; i < lengthof(lists); i++)
 	{
-		VacuumStmt	stmt = statement(lists[i].text);
-		VacuumOptions options;
-		int			age = lists[i].flags & VACOPT_FREEZE ? 0 : -1;
+		bits32		flags = (DEFAULTS | lists[i].adds) & ~lists[i].takes;
+		int			age = flags & VACOPT_FREEZE ? 0 : -1;
+		int			ring_kb = lists[i].ring_kb;
 
+		stmt = statement(lists[i].text);
+		CHECK_EQ(options_have(stmt.options, "latency_target"), lists[i].has_target);
 		CHECK(vacuum_options_read(&stmt, &options));
-		CHECK_EQ(options.params.options, lists[i].flags);
+		CHECK_EQ(options.params.options, flags);
 		CHECK_EQ(options.params.freeze_min_age, age);
 		CHECK_EQ(options.params.freeze_table_age, age);
 		CHECK_EQ(options.params.multixact_freeze_min_age, age);
 		CHECK_EQ(options.params.multixact_freeze_table_age, age);
-		CHECK(!options.is_repack && !options.has_latency_target);
 		CHECK_EQ(options.params.toast_parent, InvalidOid);
-	}
-}
-
-/* test_values -- those that are no flags; the last one counts. */
-static void
-test_values(void)
-{
-	static const struct
-	{
-		const char *text;
-		int			nworkers;
-		int			ring_kb;
-		VacOptValue index_cleanup;
-		VacOptValue truncate;
-	}			lists[] = {
-		{"", 0, -1, VACOPTVALUE_UNSPECIFIED, VACOPTVALUE_UNSPECIFIED},
-		{"parallel 3", 3, -1, VACOPTVALUE_UNSPECIFIED, VACOPTVALUE_UNSPECIFIED},
-		{"parallel 0", -1, -1, VACOPTVALUE_UNSPECIFIED, VACOPTVALUE_UNSPECIFIED},
-		{"parallel 3, parallel 1024", 1024, -1, VACOPTVALUE_UNSPECIFIED, VACOPTVALUE_UNSPECIFIED},
-		{"buffer_usage_limit 256", 0, 256, VACOPTVALUE_UNSPECIFIED, VACOPTVALUE_UNSPECIFIED},
-		{"buffer_usage_limit '1 GB'", 0, 1024 * 1024, VACOPTVALUE_UNSPECIFIED, VACOPTVALUE_UNSPECIFIED},
-		{"buffer_usage_limit 128", 0, 128, VACOPTVALUE_UNSPECIFIED, VACOPTVALUE_UNSPECIFIED},
-		{"buffer_usage_limit 0", 0, 0, VACOPTVALUE_UNSPECIFIED, VACOPTVALUE_UNSPECIFIED},
-		{"index_cleanup", 0, -1, VACOPTVALUE_AUTO, VACOPTVALUE_UNSPECIFIED},
-		{"index_cleanup AUTO", 0, -1, VACOPTVALUE_AUTO, VACOPTVALUE_UNSPECIFIED},
-		{"index_cleanup on, truncate off", 0, -1, VACOPTVALUE_ENABLED, VACOPTVALUE_DISABLED},
-		{"index_cleanup off, truncate", 0, -1, VACOPTVALUE_DISABLED, VACOPTVALUE_ENABLED},
-	};
-
-	for (int i = 0; i < lengthof(lists); i++)
-	{
-		VacuumStmt	stmt = statement(lists[i].text);
-		VacuumOptions options;
-
-		CHECK(vacuum_options_read(&stmt, &options));
 		CHECK_EQ(options.params.nworkers, lists[i].nworkers);
 		CHECK_EQ(options.params.index_cleanup, lists[i].index_cleanup);
 		CHECK_EQ(options.params.truncate, lists[i].truncate);
-		CHECK_EQ(options.ring_size_kb, lists[i].ring_kb);
+		CHECK(!options.is_repack);
+		CHECK_EQ(options.has_latency_target, lists[i].has_target);
+		if (lists[i].has_target)
+			CHECK_EQ(options.latency_target, lists[i].is_auto);
+		CHECK_EQ(options.ring_size_kb, ring_kb == 0 ? -1 : ring_kb);
 		(void) vacuum_options_make_ring(&options);
-		CHECK_EQ(asked_ring_kb, lists[i].ring_kb < 0 ? 2048 : lists[i].ring_kb);
+		CHECK_EQ(asked_ring_kb, ring_kb == 0 ? 2048 : ring_kb);
 	}
+
+	/* no ring at all */
+	stmt = statement("buffer_usage_limit 0");
+	CHECK(vacuum_options_read(&stmt, &options));
+	CHECK_EQ(options.ring_size_kb, 0);
+	(void) vacuum_options_make_ring(&options);
+	CHECK_EQ(asked_ring_kb, 0);
 }
 
 /* test_what_is_left_to_the_server -- it raises an error for it, without one of ours. */
@@ -323,35 +303,6 @@ test_what_is_left_to_the_server(void)
 	stmt = statement("verbose, analyze");
 	stmt.rels = named_table(true);
 	CHECK(vacuum_options_read(&stmt, &options));
-}
-
-/* test_latency_targets -- auto, or none. */
-static void
-test_latency_targets(void)
-{
-	static const struct
-	{
-		const char *text;
-		bool		is_auto;
-	}			lists[] = {
-		{"latency_target auto", true}, {"latency_target 'AUTO'", true}, {"latency_target off", false},
-		{"latency_target 0", false}, {"latency_target auto, latency_target '0'", false},
-		{"latency_target auto, full", true},
-	};
-	VacuumOptions options;
-	VacuumStmt	stmt;
-
-	for (int i = 0; i < lengthof(lists); i++)
-	{
-		stmt = statement(lists[i].text);
-		CHECK(options_have(stmt.options, "latency_target"));
-		CHECK(vacuum_options_read(&stmt, &options));
-		CHECK(options.has_latency_target);
-		CHECK_EQ(options.latency_target, lists[i].is_auto);
-		CHECK_EQ((options.params.options & VACOPT_FULL) != 0, strstr(lists[i].text, "full") != NULL);
-	}
-	stmt = statement("full inplace, parallel 2");
-	CHECK(!options_have(stmt.options, "latency_target"));
 }
 
 /* test_wrong_values_are_told_what_to_do -- where it is for us to say. */
@@ -397,69 +348,59 @@ settings_enabled(void)
 	return is_enabled;
 }
 
-/* explained -- the hint of what is said of a statement's options, or NULL. */
-static const char *
-explained(const char *text, bool enabled)
-{
-	VacuumStmt	stmt = statement(text);
-
-	is_enabled = enabled;
-	UNIT_TRY(vacuum_options_explain_faults(&stmt));
-	is_enabled = true;
-	return unit_hint;
-}
-
-/* test_faults_are_explained -- before the server says less of them. */
+/*
+ * test_faults_are_explained
+ *		Before the server says less of them; and a limit of workers, if more are asked
+ *		for.
+ */
 static void
 test_faults_are_explained(void)
 {
-	CHECK_TEXT(explained("full inplce", true), "FULL takes INPLACE, REWRITE, or a Boolean value.");
-	CHECK_TEXT(unit_error, "invalid value for VACUUM option FULL: \"inplce\"");
-	CHECK_TEXT(explained("full, inplace", true), "It is a value of FULL: write VACUUM (FULL INPLACE), without a comma.");
-	CHECK_TEXT(unit_error, "unrecognized VACUUM option \"inplace\"");
-	CHECK_TEXT(explained("rewrite", true), "It is a value of FULL: write VACUUM (FULL REWRITE), without a comma.");
-	CHECK_TEXT(explained("latency_targt '20ms'", true), "Perhaps you meant LATENCY_TARGET.");
-	CHECK_TEXT(explained("latency '20ms'", true), "Perhaps you meant LATENCY_TARGET.");
-	CHECK_TEXT(unit_error, "unrecognized VACUUM option \"latency\"");
+	const char *raise = "Raise max_parallel_maintenance_workers, and max_parallel_workers and max_worker_processes if these are less.";
+	const char *switch_on = "A superuser can say SET cyclone.enabled = on; for the session, a role or a database.";
+	const struct
+	{
+		const char *text;
+		const char *error;
+		const char *hint;
+		bool		is_off;
+		const char *notice;
+		int			max_workers;
+		int			max_processes;
+	}			lists[] = {
+		{"full inplce", "invalid value for VACUUM option FULL: \"inplce\"", "FULL takes INPLACE, REWRITE, or a Boolean value."},
+		{"full, inplace", "unrecognized VACUUM option \"inplace\"", "It is a value of FULL: write VACUUM (FULL INPLACE), without a comma."},
+		{"rewrite", "unrecognized VACUUM option \"rewrite\"", "It is a value of FULL: write VACUUM (FULL REWRITE), without a comma."},
+		{"latency_targt '20ms'", "unrecognized VACUUM option \"latency_targt\"", "Perhaps you meant LATENCY_TARGET."},
+		{"latency '20ms'", "unrecognized VACUUM option \"latency\"", "Perhaps you meant LATENCY_TARGET."},
+		/* only the engine has these, and only a superuser can switch it on */
+		{"latency_target auto", "VACUUM option LATENCY_TARGET is pg_cyclone's, which is off", switch_on, true},
+		{"full inplace", "VACUUM option FULL INPLACE is pg_cyclone's, which is off", switch_on, true},
+		{"verbose, full rewrite", "VACUUM option FULL REWRITE is pg_cyclone's, which is off", switch_on, true},
+		/* nothing is wrong with these, or it is for the server to say */
+		{"full, full off, full inplace, full rewrite, full 2, latency_target auto, verbose, nonsense"},
+		{"full, verbose, nonsense",.is_off = true},
+		{"parallel 2, full"},
+		{"parallel 0"},
+		{"parallel 1025"},
+		{"parallel 3",.is_off = true},
+		{"full, parallel 3", NULL, raise,.notice = "VACUUM has 2 parallel workers at most, not 3"},
+		{"parallel 2", NULL, raise,.notice = "VACUUM has 1 parallel workers at most, not 2",.max_workers = 1},
+		{"parallel 2", NULL, raise,.notice = "VACUUM has 1 parallel workers at most, not 2",.max_processes = 1},
+	};
 
-	/* only the engine has these, and only a superuser can switch it on */
-	CHECK_TEXT(explained("latency_target auto", false), SWITCH_ON);
-	CHECK_TEXT(unit_error, "VACUUM option LATENCY_TARGET is pg_cyclone's, which is off");
-	CHECK_TEXT(explained("full inplace", false), SWITCH_ON);
-	CHECK_TEXT(unit_error, "VACUUM option FULL INPLACE is pg_cyclone's, which is off");
-	CHECK_TEXT(explained("verbose, full rewrite", false), SWITCH_ON);
-	CHECK_TEXT(unit_error, "VACUUM option FULL REWRITE is pg_cyclone's, which is off");
+	for (int i = 0; i < lengthof(lists); i++)
+	{
+		VacuumStmt	stmt = statement(lists[i].text);
 
-	/* nothing is wrong with these, or it is for the server to say */
-	(void) explained("full, full off, full inplace, full rewrite, full 2, latency_target auto, verbose, nonsense", true);
-	CHECK_TEXT(unit_error, NULL);
-	CHECK_TEXT(unit_notice, NULL);
-	(void) explained("full, verbose, nonsense", false);
-	CHECK_TEXT(unit_error, NULL);
-}
-
-/* test_a_limit_of_workers_is_said -- if more are asked for. */
-static void
-test_a_limit_of_workers_is_said(void)
-{
-	const char *hint = "Raise max_parallel_maintenance_workers, and max_parallel_workers and max_worker_processes if these are less.";
-
-	CHECK_TEXT(explained("parallel 2, full", true), NULL);
-	CHECK_TEXT(unit_notice, NULL);
-	CHECK_TEXT(explained("full, parallel 3", true), hint);
-	CHECK_TEXT(unit_notice, "VACUUM has 2 parallel workers at most, not 3");
-	CHECK_TEXT(unit_error, NULL);
-	CHECK_TEXT(explained("parallel 3", false), NULL);
-	CHECK_TEXT(explained("parallel 0", true), NULL);
-	CHECK_TEXT(explained("parallel 1025", true), NULL); /* an error of the
-														 * server's */
-	max_parallel_workers = 1;
-	CHECK_TEXT(explained("parallel 2", true), hint);
-	CHECK_TEXT(unit_notice, "VACUUM has 1 parallel workers at most, not 2");
-	max_parallel_workers = 8;
-	max_worker_processes = 1;
-	CHECK_TEXT(explained("parallel 2", true), hint);
-	max_worker_processes = 8;
+		is_enabled = !lists[i].is_off;
+		max_parallel_workers = lists[i].max_workers > 0 ? lists[i].max_workers : 8;
+		max_worker_processes = lists[i].max_processes > 0 ? lists[i].max_processes : 8;
+		UNIT_TRY(vacuum_options_explain_faults(&stmt));
+		CHECK_TEXT(unit_error, lists[i].error);
+		CHECK_TEXT(unit_hint, lists[i].hint);
+		CHECK_TEXT(unit_notice, lists[i].notice);
+	}
 }
 
 /* test_options_as_the_server_knows_them -- so that it refuses what else is wrong. */
@@ -542,38 +483,41 @@ test_options_of_repack(void)
 static void
 test_repack_that_is_the_servers(void)
 {
-	RepackStmt	stmt = repack("");
-	VacuumOptions options;
+	const struct
+	{
+		const char *text;
+		const char *error;
+		const char *hint;
+		bool		using_index;
+		bool		has_column;
+		bool		has_no_table;
+		bool		is_ours;
+	}			lists[] = {
+		{"",.using_index = true},
+		{"parallel 2", "REPACK option PARALLEL cannot be used with USING INDEX", "Leave out PARALLEL.",.using_index = true},
+		{"concurrently, parallel 2", "REPACK option PARALLEL cannot be used with CONCURRENTLY", "Leave out PARALLEL."},
+		{"parallel 1025", "PARALLEL option must be between 0 and 1024"},
+		{"parallel -1", "PARALLEL option must be between 0 and 1024"},
+		/* columns are for ANALYZE, and that is for one table */
+		{"",.has_column = true},
+		{"analyze",.has_column = true,.is_ours = true},
+		{"analyze",.has_no_table = true},
+		{"",.has_no_table = true,.is_ours = true},
+	};
 
-	stmt.usingindex = true;
-	CHECK(!repack_options_read(&stmt, &options));
-	stmt = repack("parallel 2");
-	stmt.usingindex = true;
-	UNIT_TRY((void) repack_options_read(&stmt, &options));
-	CHECK_TEXT(unit_error, "REPACK option PARALLEL cannot be used with USING INDEX");
-	stmt = repack("concurrently, parallel 2");
-	UNIT_TRY((void) repack_options_read(&stmt, &options));
-	CHECK_TEXT(unit_error, "REPACK option PARALLEL cannot be used with CONCURRENTLY");
-	CHECK_TEXT(unit_hint, "Leave out PARALLEL.");
-	stmt = repack("parallel 1025");
-	UNIT_TRY((void) repack_options_read(&stmt, &options));
-	CHECK_TEXT(unit_error, "PARALLEL option must be between 0 and 1024");
-	stmt = repack("parallel -1");
-	UNIT_TRY((void) repack_options_read(&stmt, &options));
-	CHECK_TEXT(unit_error, "PARALLEL option must be between 0 and 1024");
+	for (int i = 0; i < lengthof(lists); i++)
+	{
+		RepackStmt	stmt = repack(lists[i].text);
+		VacuumOptions options;
+		volatile bool is_ours = false;
 
-	/* columns are for ANALYZE, and that is for one table */
-	stmt = repack("");
-	stmt.relation = linitial(named_table(true));
-	CHECK(!repack_options_read(&stmt, &options));
-	stmt = repack("analyze");
-	stmt.relation = linitial(named_table(true));
-	CHECK(repack_options_read(&stmt, &options));
-	stmt.relation = NULL;
-	CHECK(!repack_options_read(&stmt, &options));
-	stmt = repack("");
-	stmt.relation = NULL;
-	CHECK(repack_options_read(&stmt, &options));
+		stmt.usingindex = lists[i].using_index;
+		stmt.relation = lists[i].has_no_table ? NULL : linitial(named_table(lists[i].has_column));
+		UNIT_TRY(is_ours = repack_options_read(&stmt, &options));
+		CHECK_TEXT(unit_error, lists[i].error);
+		CHECK_TEXT(unit_hint, lists[i].hint);
+		CHECK_EQ(is_ours, lists[i].is_ours);
+	}
 }
 
 /* test_a_value_that_no_option_has -- the server refuses it. */
@@ -591,13 +535,10 @@ test_a_value_that_no_option_has(void)
 int
 main(void)
 {
-	UNIT_RUN(test_flags);
-	UNIT_RUN(test_values);
+	UNIT_RUN(test_what_they_come_to);
 	UNIT_RUN(test_what_is_left_to_the_server);
-	UNIT_RUN(test_latency_targets);
 	UNIT_RUN(test_wrong_values_are_told_what_to_do);
 	UNIT_RUN(test_faults_are_explained);
-	UNIT_RUN(test_a_limit_of_workers_is_said);
 	UNIT_RUN(test_options_as_the_server_knows_them);
 	UNIT_RUN(test_options_of_repack);
 	UNIT_RUN(test_repack_that_is_the_servers);
