@@ -51,8 +51,7 @@ read_window(const char *text)
 }
 
 /* test_windows_are_read -- each form, in all its freedom of case and space. */
-static void
-test_windows_are_read(void)
+UNIT_TEST(test_windows_are_read)
 {
 	CompactionWindow window;
 
@@ -77,8 +76,7 @@ test_windows_are_read(void)
 }
 
 /* test_edges -- the first minute belongs to a window, the end doesn't, also over midnight and the week's end. */
-static void
-test_edges(void)
+UNIT_TEST(test_edges)
 {
 	CompactionWindow window = read_window("Sat 22:00-05:00");
 
@@ -90,8 +88,7 @@ test_edges(void)
 }
 
 /* test_wrong_windows -- each is refused. */
-static void
-test_wrong_windows(void)
+UNIT_TEST(test_wrong_windows)
 {
 	static const char *const texts[] = {
 		"Mo", "Monday", "Mon-", "Mon-Fry", "22:00", "22:00-25:00", "24:00-05:00", "22:60-05:00",
@@ -142,8 +139,7 @@ expect(CompactionFacts facts, CompactionReason reason, double figure)
 	} while (0)
 
 /* test_reasons -- each, with its number. */
-static void
-test_reasons(void)
+UNIT_TEST(test_reasons)
 {
 	EXPECT((void) 0, COMPACTION_DUE, 2 * GB / (4 * GB / READ_PACE + 2 * GB / MOVE_PACE));
 	EXPECT(facts.is_standby = true, COMPACTION_STANDBY, 0);
@@ -163,8 +159,7 @@ test_reasons(void)
 }
 
 /* test_no_samples_outside_the_window -- the last one counts until then, if there is any. */
-static void
-test_no_samples_outside_the_window(void)
+UNIT_TEST(test_no_samples_outside_the_window)
 {
 	EXPECT((facts.is_sampled = false, facts.window_opens = 60),
 		   COMPACTION_WINDOW, 60);
@@ -177,8 +172,7 @@ test_no_samples_outside_the_window(void)
 }
 
 /* test_limits_are_reached -- what is just enough is enough. */
-static void
-test_limits_are_reached(void)
+UNIT_TEST(test_limits_are_reached)
 {
 	CompactionFacts facts = usual();
 
@@ -191,8 +185,7 @@ test_limits_are_reached(void)
 }
 
 /* test_stale_samples -- by rows, by size, and when the statistics have been reset. */
-static void
-test_stale_samples(void)
+UNIT_TEST(test_stale_samples)
 {
 	EXPECT(facts.changes = 550, COMPACTION_DUE, 2 * GB / (4 * GB / READ_PACE + 2 * GB / MOVE_PACE));
 	EXPECT(facts.changes = 551, COMPACTION_NOT_SAMPLED, 4 * GB);
@@ -216,8 +209,7 @@ pause_after(CompactionOutcome outcome, double won, double hours)
 }
 
 /* test_pauses -- an hour, but twice as long as before after a run in vain, up to a month. */
-static void
-test_pauses(void)
+UNIT_TEST(test_pauses)
 {
 	CHECK_EQ(pause_after(OUTCOME_DONE, 5, 0), 1);
 	CHECK_EQ(pause_after(OUTCOME_DONE, 5, 8), 1);
@@ -230,8 +222,7 @@ test_pauses(void)
 }
 
 /* test_interrupted_runs -- are in vain only if they have won nothing. */
-static void
-test_interrupted_runs(void)
+UNIT_TEST(test_interrupted_runs)
 {
 	for (CompactionOutcome outcome = OUTCOME_STOPPED; outcome <= OUTCOME_GAVE_WAY; outcome++)
 	{
@@ -242,8 +233,7 @@ test_interrupted_runs(void)
 }
 
 /* test_pause_of_what_does_not_last -- doubles where a table was due again as soon as it might be. */
-static void
-test_pause_of_what_does_not_last(void)
+UNIT_TEST(test_pause_of_what_does_not_last)
 {
 	CompactionRun run = {.outcome = OUTCOME_DONE,.was_begun = true,.won = 10,.expected = 10,.pause = 4 * HOUR};
 
@@ -254,8 +244,7 @@ test_pause_of_what_does_not_last(void)
 }
 
 /* test_locked_tables -- it is no fault of theirs that another session had them when we came. */
-static void
-test_locked_tables(void)
+UNIT_TEST(test_locked_tables)
 {
 	CompactionRun run = {.outcome = OUTCOME_GAVE_WAY,.expected = 10};
 
@@ -265,8 +254,7 @@ test_locked_tables(void)
 }
 
 /* test_what_wins_most_comes_first -- a second, by the last run if there was one. */
-static void
-test_what_wins_most_comes_first(void)
+UNIT_TEST(test_what_wins_most_comes_first)
 {
 	CompactionFacts small = usual();
 	CompactionFacts large = usual();
@@ -277,23 +265,4 @@ test_what_wins_most_comes_first(void)
 	CHECK(compaction_decide(&small).figure > compaction_decide(&large).figure);
 	CHECK_EQ(expected_seconds(&slow), 2 * HOUR);
 	CHECK(compaction_decide(&slow).figure < compaction_decide(&large).figure);
-}
-
-/* main -- run all tests. */
-int
-main(void)
-{
-	UNIT_RUN(test_windows_are_read);
-	UNIT_RUN(test_edges);
-	UNIT_RUN(test_wrong_windows);
-	UNIT_RUN(test_reasons);
-	UNIT_RUN(test_no_samples_outside_the_window);
-	UNIT_RUN(test_limits_are_reached);
-	UNIT_RUN(test_stale_samples);
-	UNIT_RUN(test_pauses);
-	UNIT_RUN(test_interrupted_runs);
-	UNIT_RUN(test_pause_of_what_does_not_last);
-	UNIT_RUN(test_locked_tables);
-	UNIT_RUN(test_what_wins_most_comes_first);
-	return unit_end();
 }

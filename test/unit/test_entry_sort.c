@@ -12,11 +12,173 @@
 
 #include <stdlib.h>
 
-#include "entry_sort_server.h"
+#include "storage/shmem.h"
+
+#include "index_build/entry_sort.c"
 #include "unit.h"
 
 #define MOST_ENTRIES	20000
 #define MOST_PROCESSES	20
+
+MemoryContext CurrentMemoryContext = NULL;
+
+/* A temporary file */
+struct BufFile
+{
+	char	   *data;
+	size_t		room;
+	size_t		size;
+	size_t		position;
+};
+
+static int	open_files = 0;
+static int	most_open_files = 0;
+
+/* GetMemoryChunkContext -- there are no contexts. */
+MemoryContext
+GetMemoryChunkContext(void *pointer)
+{
+	return CurrentMemoryContext;
+}
+
+/* MemoryContextAllocHuge -- the server's. */
+void *
+MemoryContextAllocHuge(MemoryContext context, Size size)
+{
+	return malloc(size);
+}
+
+/* repalloc -- the same. */
+void *
+repalloc(void *pointer, Size size)
+{
+	return realloc(pointer, size);
+}
+
+/* mul_size -- no size is too large. */
+Size
+mul_size(Size a, Size b)
+{
+	return a * b;
+}
+
+/* BufFileCreateTemp -- a file in memory. */
+BufFile *
+BufFileCreateTemp(bool interXact)
+{
+	open_files++;
+	most_open_files = Max(most_open_files, open_files);
+	return calloc(1, sizeof(BufFile));
+}
+
+/* BufFileWrite -- at its position. */
+void
+BufFileWrite(BufFile *file, const void *data, size_t size)
+{
+	if (file->position + size > file->room)
+		file->data = realloc(file->data, file->room = 2 * (file->position + size));
+	memcpy(file->data + file->position, data, size);
+	file->size = file->position += size;
+}
+
+/* BufFileSeek -- to a position from the beginning. */
+int
+BufFileSeek(BufFile *file, int number, off_t offset, int whence)
+{
+	file->position = offset;
+	return 0;
+}
+
+/* BufFileReadExact -- no more than there is. */
+void
+BufFileReadExact(BufFile *file, void *data, size_t size)
+{
+	CHECK(file->position + size <= file->size);
+	memcpy(data, file->data + file->position, size);
+	file->position += size;
+}
+
+/* BufFileClose -- it is gone. */
+void
+BufFileClose(BufFile *file)
+{
+	open_files--;
+	free(file->data);
+	free(file);
+}
+
+/* binaryheap_allocate -- the first node is the greatest; the others are in no order. */
+binaryheap *
+binaryheap_allocate(int capacity, binaryheap_comparator compare, void *arg)
+{
+	binaryheap *heap = calloc(1, offsetof(binaryheap, bh_nodes) + capacity * sizeof(bh_node_type));
+
+	heap->bh_space = capacity;
+	heap->bh_compare = compare;
+	heap->bh_arg = arg;
+	return heap;
+}
+
+/* binaryheap_free -- the server's. */
+void
+binaryheap_free(binaryheap *heap)
+{
+	free(heap);
+}
+
+/* binaryheap_add_unordered -- behind the others. */
+void
+binaryheap_add_unordered(binaryheap *heap, bh_node_type node)
+{
+	heap->bh_nodes[heap->bh_size++] = node;
+}
+
+/* binaryheap_build -- put the greatest first. */
+void
+binaryheap_build(binaryheap *heap)
+{
+	for (int i = 1; i < heap->bh_size; i++)
+		if (heap->bh_compare(heap->bh_nodes[i], heap->bh_nodes[0], heap->bh_arg) > 0)
+		{
+			bh_node_type node = heap->bh_nodes[0];
+
+			heap->bh_nodes[0] = heap->bh_nodes[i];
+			heap->bh_nodes[i] = node;
+		}
+}
+
+/* binaryheap_first -- the greatest. */
+bh_node_type
+binaryheap_first(binaryheap *heap)
+{
+	return heap->bh_nodes[0];
+}
+
+/* binaryheap_replace_first -- by another. */
+void
+binaryheap_replace_first(binaryheap *heap, bh_node_type node)
+{
+	heap->bh_nodes[0] = node;
+	binaryheap_build(heap);
+}
+
+/* binaryheap_remove_first -- by the last one. */
+bh_node_type
+binaryheap_remove_first(binaryheap *heap)
+{
+	bh_node_type node = heap->bh_nodes[0];
+
+	heap->bh_nodes[0] = heap->bh_nodes[--heap->bh_size];
+	binaryheap_build(heap);
+	return node;
+}
+
+/* qsort_arg -- that of the C library. */
+void
+qsort_arg(void *base, size_t number, size_t size, qsort_arg_comparator compare, void *arg)
+{
+	qsort_r(base, number, size, compare, arg);
+}
 
 /* compare_entries -- as integers. */
 static int
@@ -72,8 +234,7 @@ make_entries(uint64 *entries, int n, int nwords, int tail_bits)
 }
 
 /* test_all_come_out_in_order -- with any keys, and any number of runs, of which each costs no file. */
-static void
-test_all_come_out_in_order(void)
+UNIT_TEST(test_all_come_out_in_order)
 {
 	uint64	   *entries = malloc(MOST_ENTRIES * ENTRY_MAX_WORDS * sizeof(uint64));
 	int			most_runs = 0;
@@ -155,8 +316,7 @@ make_stretches(uint64 *entries, int n, int nwords, int nprocesses, int longest)
 }
 
 /* test_stretches_are_merged -- unless they make many piles; in any case they are sorted. */
-static void
-test_stretches_are_merged(void)
+UNIT_TEST(test_stretches_are_merged)
 {
 	uint64	   *entries = malloc(MOST_ENTRIES * ENTRY_MAX_WORDS * sizeof(uint64));
 	uint64	   *merged = malloc(MOST_ENTRIES * ENTRY_MAX_WORDS * sizeof(uint64));
@@ -195,8 +355,7 @@ test_stretches_are_merged(void)
 }
 
 /* test_entries_that_are_put_together -- also if they are more than there is room for. */
-static void
-test_entries_that_are_put_together(void)
+UNIT_TEST(test_entries_that_are_put_together)
 {
 	uint64		entries[1000 * 2];
 
@@ -221,8 +380,7 @@ test_entries_that_are_put_together(void)
 }
 
 /* test_ties_are_ended -- among entries with equal keys, and nowhere else. */
-static void
-test_ties_are_ended(void)
+UNIT_TEST(test_ties_are_ended)
 {
 	for (int i = 0; i < 100; i++)
 	{
@@ -256,16 +414,4 @@ test_ties_are_ended(void)
 		}
 		entry_sort_end(sort);
 	}
-}
-
-/* main -- run them all. */
-int
-main(void)
-{
-	unit_seed(44);
-	UNIT_RUN(test_all_come_out_in_order);
-	UNIT_RUN(test_stretches_are_merged);
-	UNIT_RUN(test_entries_that_are_put_together);
-	UNIT_RUN(test_ties_are_ended);
-	return unit_end();
 }

@@ -67,8 +67,7 @@ past_run(uint64 number, double seconds, double scan, double index, double heap)
 }
 
 /* test_all_processes_go_through_a_phase -- at their rate together; those of others don't count. */
-static void
-test_all_processes_go_through_a_phase(void)
+UNIT_TEST(test_all_processes_go_through_a_phase)
 {
 	ProgressRow rows[4];
 
@@ -92,8 +91,7 @@ test_all_processes_go_through_a_phase(void)
 }
 
 /* test_only_some_phases_go_by_blocks -- and not all of them in rounds. */
-static void
-test_only_some_phases_go_by_blocks(void)
+UNIT_TEST(test_only_some_phases_go_by_blocks)
 {
 	static const struct
 	{
@@ -133,8 +131,7 @@ test_only_some_phases_go_by_blocks(void)
 }
 
 /* test_only_runs_of_the_same_kind_count -- those that were done, and the last one of them. */
-static void
-test_only_runs_of_the_same_kind_count(void)
+UNIT_TEST(test_only_runs_of_the_same_kind_count)
 {
 	ProgressRow leader = leader_in(PROGRESS_VACUUM_PHASE_SCAN_HEAP, 1, 0, 1000);
 	HistoryRow	rows[10];
@@ -183,8 +180,7 @@ check_by_run(const ProgressRow *leader, const HistoryRow *run, double in_phase, 
 }
 
 /* test_it_goes_on_as_the_last_time -- in proportion to the table. */
-static void
-test_it_goes_on_as_the_last_time(void)
+UNIT_TEST(test_it_goes_on_as_the_last_time)
 {
 	ProgressRow leader = leader_in(PROGRESS_VACUUM_PHASE_VACUUM_INDEX, 2, 0, 0);
 	HistoryRow	run = past_run(1, 20, 10, 6, 3);
@@ -213,8 +209,7 @@ test_it_goes_on_as_the_last_time(void)
  * test_phases_have_places_in_the_history
  *		By the kind of the run, and with the names that they have there.
  */
-static void
-test_phases_have_places_in_the_history(void)
+UNIT_TEST(test_phases_have_places_in_the_history)
 {
 	static const struct
 	{
@@ -251,8 +246,7 @@ test_phases_have_places_in_the_history(void)
 }
 
 /* test_what_is_beyond_all_dates_is_not_known -- nor what rests on nothing. */
-static void
-test_what_is_beyond_all_dates_is_not_known(void)
+UNIT_TEST(test_what_is_beyond_all_dates_is_not_known)
 {
 	Datum		value = 0;
 	bool		null;
@@ -264,17 +258,4 @@ test_what_is_beyond_all_dates_is_not_known(void)
 	CHECK(null);
 	put_moment(UNKNOWN, NOW, &value, &null);
 	CHECK(null);
-}
-
-/* main -- run them all. */
-int
-main(void)
-{
-	UNIT_RUN(test_all_processes_go_through_a_phase);
-	UNIT_RUN(test_only_some_phases_go_by_blocks);
-	UNIT_RUN(test_only_runs_of_the_same_kind_count);
-	UNIT_RUN(test_it_goes_on_as_the_last_time);
-	UNIT_RUN(test_phases_have_places_in_the_history);
-	UNIT_RUN(test_what_is_beyond_all_dates_is_not_known);
-	return unit_end();
 }

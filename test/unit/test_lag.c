@@ -109,8 +109,7 @@ step(uint64 others, uint64 first, uint64 second)
 }
 
 /* test_two_standbys_are_no_slower_than_one -- though now the one lags more, and now the other. */
-static void
-test_two_standbys_are_no_slower_than_one(void)
+UNIT_TEST(test_two_standbys_are_no_slower_than_one)
 {
 	uint64		written[2];
 
@@ -127,8 +126,7 @@ test_two_standbys_are_no_slower_than_one(void)
 }
 
 /* test_a_standby_at_rest -- vacuums stand still for a time, and go on slowly, as the log says once for each. */
-static void
-test_a_standby_at_rest(void)
+UNIT_TEST(test_a_standby_at_rest)
 {
 	int			stopped = 0,
 				told = 0;
@@ -157,8 +155,7 @@ test_a_standby_at_rest(void)
 }
 
 /* test_lag_of_others -- once it has replayed what there was when vacuums stopped, its lag isn't theirs. */
-static void
-test_lag_of_others(void)
+UNIT_TEST(test_lag_of_others)
 {
 	int			i;
 
@@ -173,8 +170,7 @@ test_lag_of_others(void)
 }
 
 /* test_whom_standbys_slow_down -- one whose lock keeps readers out goes on slowly, one whose table is old at full speed. */
-static void
-test_whom_standbys_slow_down(void)
+UNIT_TEST(test_whom_standbys_slow_down)
 {
 	begin();
 	shared.next_look.value = now_ns();
@@ -187,22 +183,9 @@ test_whom_standbys_slow_down(void)
 }
 
 /* test_what_is_to_stay_free -- a share of a large disk isn't a TB. */
-static void
-test_what_is_to_stay_free(void)
+UNIT_TEST(test_what_is_to_stay_free)
 {
 	CHECK_EQ(disk_free_bound(-0.05, 100000 * MB), 5000 * MB);
 	CHECK_EQ(disk_free_bound(-0.05, 20 * 1024 * 1024 * MB), 10240 * MB);
 	CHECK_EQ(disk_free_bound(50000.0 * MB, 20 * 1024 * 1024 * MB), 50000 * MB);
-}
-
-/* main -- run all tests. */
-int
-main(void)
-{
-	UNIT_RUN(test_two_standbys_are_no_slower_than_one);
-	UNIT_RUN(test_a_standby_at_rest);
-	UNIT_RUN(test_lag_of_others);
-	UNIT_RUN(test_whom_standbys_slow_down);
-	UNIT_RUN(test_what_is_to_stay_free);
-	return unit_end();
 }

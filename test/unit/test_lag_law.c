@@ -99,8 +99,7 @@ simulate(const Standby *standby, double bound, double others)
  * test_lag_stays_within_its_bound -- and hardly anything is lost: 80 % of the best
  * constant rate, of standbys of half, equal and double the speed of vacuums.
  */
-static void
-test_lag_stays_within_its_bound(void)
+UNIT_TEST(test_lag_stays_within_its_bound)
 {
 	const double factors[] = {0.5, 1, 2},
 				bounds[] = {5, 10, 60},
@@ -125,8 +124,7 @@ test_lag_stays_within_its_bound(void)
 }
 
 /* test_a_standby_that_becomes_slower_and_faster_again -- a fifth of the speed of vacuums for a minute, and then twice that speed. */
-static void
-test_a_standby_that_becomes_slower_and_faster_again(void)
+UNIT_TEST(test_a_standby_that_becomes_slower_and_faster_again)
 {
 	const Standby standby = {.speed = 2 * SPEED,.slow_speed = SPEED / 5,.delay = 0.2};
 
@@ -140,8 +138,7 @@ test_a_standby_that_becomes_slower_and_faster_again(void)
 }
 
 /* test_a_follower_that_confirms_seldom -- up to nearly the bound apart: nearly as much as of one that reports at once. */
-static void
-test_a_follower_that_confirms_seldom(void)
+UNIT_TEST(test_a_follower_that_confirms_seldom)
 {
 	const double factors[] = {0.5, 1, 2},
 				everies[] = {1, 2.5, 5, 8};
@@ -160,8 +157,7 @@ test_a_follower_that_confirms_seldom(void)
 }
 
 /* test_a_follower_that_stands_still_after_a_report -- its speed before is no reason to write on. */
-static void
-test_a_follower_that_stands_still_after_a_report(void)
+UNIT_TEST(test_a_follower_that_stands_still_after_a_report)
 {
 	LagLaw		law = {.speed = SPEED,.unreported = 5};
 	const LagSeen seen = {.seconds = LOOK * FINE,.bound = 10,.lag = 8,.backlog = 10 * SPEED};
@@ -172,8 +168,7 @@ test_a_follower_that_stands_still_after_a_report(void)
 }
 
 /* test_a_standby_that_stands_still_stops_vacuum -- but for what had been written before; and it goes on when the standby does. */
-static void
-test_a_standby_that_stands_still_stops_vacuum(void)
+UNIT_TEST(test_a_standby_that_stands_still_stops_vacuum)
 {
 	LagLaw		law = {0};
 	LagSeen		seen = {.seconds = LOOK * FINE,.bound = 10};
@@ -184,16 +179,4 @@ test_a_standby_that_stands_still_stops_vacuum(void)
 	CHECK_EQ(lag_law_step(&law, &seen), 0);
 	seen.lag = 9.9;
 	CHECK_BETWEEN(1, lag_law_step(&law, &seen), SPEED);
-}
-
-/* main -- run all tests. */
-int
-main(void)
-{
-	UNIT_RUN(test_lag_stays_within_its_bound);
-	UNIT_RUN(test_a_standby_that_becomes_slower_and_faster_again);
-	UNIT_RUN(test_a_follower_that_confirms_seldom);
-	UNIT_RUN(test_a_follower_that_stands_still_after_a_report);
-	UNIT_RUN(test_a_standby_that_stands_still_stops_vacuum);
-	return unit_end();
 }

@@ -39,8 +39,7 @@ make_walk(BlockNumber nblocks)
 }
 
 /* test_a_circle_is_found_after_three_rounds -- however large the index is. */
-static void
-test_a_circle_is_found_after_three_rounds(void)
+UNIT_TEST(test_a_circle_is_found_after_three_rounds)
 {
 	for (int i = 0; i < 2000; i++)
 	{
@@ -67,8 +66,7 @@ test_a_circle_is_found_after_three_rounds(void)
 }
 
 /* test_a_walk_that_comes_to_no_page_twice_goes_on -- also another one after it. */
-static void
-test_a_walk_that_comes_to_no_page_twice_goes_on(void)
+UNIT_TEST(test_a_walk_that_comes_to_no_page_twice_goes_on)
 {
 	LinkWalk	walk = make_walk(1000);
 
@@ -85,8 +83,7 @@ test_a_walk_that_comes_to_no_page_twice_goes_on(void)
 }
 
 /* test_links_that_change_end_it_too -- after as many steps as there are blocks. */
-static void
-test_links_that_change_end_it_too(void)
+UNIT_TEST(test_links_that_change_end_it_too)
 {
 	LinkWalk	walk = make_walk(1000);
 	BlockNumber from = 0;
@@ -105,23 +102,11 @@ test_links_that_change_end_it_too(void)
 }
 
 /* test_a_link_beyond_the_end -- is an error if the caller wants one. */
-static void
-test_a_link_beyond_the_end(void)
+UNIT_TEST(test_a_link_beyond_the_end)
 {
 	LinkWalk	walk = make_walk(10);
 
 	UNIT_TRY((void) link_walk_step(&walk, 3, 10, ERROR));
 	CHECK(unit_error != NULL && strstr(unit_error, "from block 3 to block 10, beyond its end") != NULL);
 	CHECK_TEXT(unit_hint, "Please REINDEX it.");
-}
-
-/* main -- run them all. */
-int
-main(void)
-{
-	UNIT_RUN(test_a_circle_is_found_after_three_rounds);
-	UNIT_RUN(test_a_walk_that_comes_to_no_page_twice_goes_on);
-	UNIT_RUN(test_links_that_change_end_it_too);
-	UNIT_RUN(test_a_link_beyond_the_end);
-	return unit_end();
 }

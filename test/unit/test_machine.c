@@ -61,8 +61,7 @@ remove_file(const SystemFile *file)
 }
 
 /* test_cores_are_those_that_a_container_has -- and no more than the process may use. */
-static void
-test_cores_are_those_that_a_container_has(void)
+UNIT_TEST(test_cores_are_those_that_a_container_has)
 {
 	static const struct
 	{
@@ -116,8 +115,7 @@ test_cores_are_those_that_a_container_has(void)
 #define MEMINFO(kilobytes)	"MemTotal:  64000 kB\nMemFree:  " kilobytes " kB\nMemAvailable: 60000 kB\n"
 
 /* test_unused_memory_is_what_a_container_may_still_have -- and no more than the machine has. */
-static void
-test_unused_memory_is_what_a_container_may_still_have(void)
+UNIT_TEST(test_unused_memory_is_what_a_container_may_still_have)
 {
 	static const struct
 	{
@@ -166,8 +164,7 @@ test_unused_memory_is_what_a_container_may_still_have(void)
 }
 
 /* test_any_text -- may be in the lists of groups and of cores: what matters here is the sanitizer. */
-static void
-test_any_text(void)
+UNIT_TEST(test_any_text)
 {
 	static const char letters[] = "0:/,\n-7";
 
@@ -193,8 +190,7 @@ test_any_text(void)
 }
 
 /* test_cores_of_this_machine -- no more than this process may use. */
-static void
-test_cores_of_this_machine(void)
+UNIT_TEST(test_cores_of_this_machine)
 {
 	cpu_set_t	usable;
 
@@ -203,15 +199,13 @@ test_cores_of_this_machine(void)
 }
 
 /* test_unused_memory_of_this_machine -- it is known. */
-static void
-test_unused_memory_of_this_machine(void)
+UNIT_TEST(test_unused_memory_of_this_machine)
 {
 	CHECK(machine_unused_memory("") >= 0);
 }
 
 /* test_a_long_path -- it is no file. */
-static void
-test_a_long_path(void)
+UNIT_TEST(test_a_long_path)
 {
 	char		folder[MAXPGPATH + 1];
 	char		text[MOST_TEXT];
@@ -221,17 +215,10 @@ test_a_long_path(void)
 	CHECK(!machine_read_file("", folder, "", "", text));
 }
 
-/* main -- run them all. */
-int
-main(void)
+/* unit_set_up -- a folder for the files of a system. */
+void
+unit_set_up(void)
 {
 	if (mkdtemp(root) == NULL)
-		return 2;
-	UNIT_RUN(test_cores_are_those_that_a_container_has);
-	UNIT_RUN(test_unused_memory_is_what_a_container_may_still_have);
-	UNIT_RUN(test_any_text);
-	UNIT_RUN(test_cores_of_this_machine);
-	UNIT_RUN(test_unused_memory_of_this_machine);
-	UNIT_RUN(test_a_long_path);
-	return unit_end();
+		unit_fail(__FILE__, __LINE__, "there can be no folder");
 }

@@ -111,8 +111,7 @@ look_around(double seconds, double *known)
  *		Their files are read in turn.  Until each was read, nothing is known, and that is no
  *		reason to believe that nobody runs; then all of it is.  After a gap it begins anew.
  */
-static void
-test_many_sessions(void)
+UNIT_TEST(test_many_sessions)
 {
 	static const int numbers[] = {10, 150, 1000, 2500, MOST - 1};
 
@@ -139,8 +138,7 @@ test_many_sessions(void)
  *		Of one session in a transaction, whatever it waits for, and where the kernel tells of
  *		no process, or only of this one: then what is seen stands for the time since the last look.
  */
-static void
-test_what_a_look_sees(void)
+UNIT_TEST(test_what_a_look_sees)
 {
 	static const struct
 	{
@@ -199,8 +197,7 @@ test_what_a_look_sees(void)
 }
 
 /* test_other_texts_tell_nothing -- of what the kernel has there. */
-static void
-test_other_texts_tell_nothing(void)
+UNIT_TEST(test_other_texts_tell_nothing)
 {
 	tells = false;
 	for (int i = 0; i < 3; i++)
@@ -223,8 +220,7 @@ test_other_texts_tell_nothing(void)
  * test_short_waits
  *		A session that waits for 20 ms in each 250 is seen to, though looks come each 100.
  */
-static void
-test_short_waits(void)
+UNIT_TEST(test_short_waits)
 {
 	static const struct
 	{
@@ -271,8 +267,7 @@ test_short_waits(void)
 }
 
 /* test_cores_come_and_go -- which is noticed after some seconds. */
-static void
-test_cores_come_and_go(void)
+UNIT_TEST(test_cores_come_and_go)
 {
 	NeighboursTimes times;
 
@@ -295,16 +290,4 @@ test_cores_come_and_go(void)
 		seen.average = 1;
 		CHECK_EQ(neighbours_room(), ncores - 2);
 	}
-}
-
-/* main -- run them all. */
-int
-main(void)
-{
-	UNIT_RUN(test_many_sessions);
-	UNIT_RUN(test_what_a_look_sees);
-	UNIT_RUN(test_other_texts_tell_nothing);
-	UNIT_RUN(test_short_waits);
-	UNIT_RUN(test_cores_come_and_go);
-	return unit_end();
 }

@@ -174,72 +174,73 @@ named_table(bool has_column)
 	return lappend(NIL, table);
 }
 
-/* test_what_they_come_to -- of values, the last one counts. */
-static void
-test_what_they_come_to(void)
+/* Statements, and what they come to */
+static const struct
 {
-	static const struct
-	{
-		const char *text;
-		bits32		adds;		/* to the defaults */
-		bits32		takes;		/* from them */
-		int			nworkers;
-		int			ring_kb;	/* 0: not said */
-		VacOptValue index_cleanup;
-		VacOptValue truncate;
-		bool		has_target;
-		bool		is_auto;
-	}			lists[] = {
-		{""},
-		{"verbose", VACOPT_VERBOSE},
-		{"verbose off"},
-		{"verbose, verbose 0"},
-		{"verbose FALSE, verbose TRUE", VACOPT_VERBOSE},
-		{"analyze 1, freeze 'on'", VACOPT_ANALYZE | VACOPT_FREEZE},
-		{"disable_page_skipping", VACOPT_DISABLE_PAGE_SKIPPING},
-		{"skip_locked, skip_database_stats", VACOPT_SKIP_LOCKED | VACOPT_SKIP_DATABASE_STATS},
-		{"process_main off",.takes = VACOPT_PROCESS_MAIN},
-		{"process_toast false",.takes = VACOPT_PROCESS_TOAST},
-		{"only_database_stats, verbose", VACOPT_ONLY_DATABASE_STATS | VACOPT_VERBOSE},
-		{"full", VACOPT_FULL},
-		{"full rewrite", VACOPT_FULL},
-		{"full REWRITE, full off"},
-		{"full inplace", VACOPT_INPLACE},
-		{"full, full InPlace", VACOPT_INPLACE},
-		{"full inplace, full", VACOPT_FULL},
-		{"full inplace, full rewrite", VACOPT_FULL},
-		{"full inplace, full off"},
-		{"full inplace, process_toast off", VACOPT_INPLACE, VACOPT_PROCESS_TOAST},
-		{"full inplace, disable_page_skipping", VACOPT_INPLACE | VACOPT_DISABLE_PAGE_SKIPPING},
-		{"parallel 3",.nworkers = 3},
-		{"parallel 0",.nworkers = -1},
-		{"parallel 3, parallel 1024",.nworkers = 1024},
-		{"full inplace, parallel 2", VACOPT_INPLACE,.nworkers = 2},
-		{"buffer_usage_limit 256",.ring_kb = 256},
-		{"buffer_usage_limit '1 GB'",.ring_kb = 1024 * 1024},
-		{"buffer_usage_limit 128",.ring_kb = 128},
-		{"index_cleanup",.index_cleanup = VACOPTVALUE_AUTO},
-		{"index_cleanup AUTO",.index_cleanup = VACOPTVALUE_AUTO},
-		{"index_cleanup on, truncate off",.index_cleanup = VACOPTVALUE_ENABLED,.truncate = VACOPTVALUE_DISABLED},
-		{"index_cleanup off, truncate",.index_cleanup = VACOPTVALUE_DISABLED,.truncate = VACOPTVALUE_ENABLED},
-		{"latency_target auto",.has_target = true,.is_auto = true},
-		{"latency_target 'AUTO'",.has_target = true,.is_auto = true},
-		{"latency_target off",.has_target = true},
-		{"latency_target 0",.has_target = true},
-		{"latency_target auto, latency_target '0'",.has_target = true},
-		{"latency_target auto, full", VACOPT_FULL,.has_target = true,.is_auto = true},
-	};
+	const char *text;
+	bits32		adds;		/* to the defaults */
+	bits32		takes;		/* from them */
+	int			nworkers;
+	int			ring_kb;	/* 0: not said */
+	VacOptValue index_cleanup;
+	VacOptValue truncate;
+	bool		has_target;
+	bool		is_auto;
+}			readable[] = {
+	{""},
+	{"verbose", VACOPT_VERBOSE},
+	{"verbose off"},
+	{"verbose, verbose 0"},
+	{"verbose FALSE, verbose TRUE", VACOPT_VERBOSE},
+	{"analyze 1, freeze 'on'", VACOPT_ANALYZE | VACOPT_FREEZE},
+	{"disable_page_skipping", VACOPT_DISABLE_PAGE_SKIPPING},
+	{"skip_locked, skip_database_stats", VACOPT_SKIP_LOCKED | VACOPT_SKIP_DATABASE_STATS},
+	{"process_main off",.takes = VACOPT_PROCESS_MAIN},
+	{"process_toast false",.takes = VACOPT_PROCESS_TOAST},
+	{"only_database_stats, verbose", VACOPT_ONLY_DATABASE_STATS | VACOPT_VERBOSE},
+	{"full", VACOPT_FULL},
+	{"full rewrite", VACOPT_FULL},
+	{"full REWRITE, full off"},
+	{"full inplace", VACOPT_INPLACE},
+	{"full, full InPlace", VACOPT_INPLACE},
+	{"full inplace, full", VACOPT_FULL},
+	{"full inplace, full rewrite", VACOPT_FULL},
+	{"full inplace, full off"},
+	{"full inplace, process_toast off", VACOPT_INPLACE, VACOPT_PROCESS_TOAST},
+	{"full inplace, disable_page_skipping", VACOPT_INPLACE | VACOPT_DISABLE_PAGE_SKIPPING},
+	{"parallel 3",.nworkers = 3},
+	{"parallel 0",.nworkers = -1},
+	{"parallel 3, parallel 1024",.nworkers = 1024},
+	{"full inplace, parallel 2", VACOPT_INPLACE,.nworkers = 2},
+	{"buffer_usage_limit 256",.ring_kb = 256},
+	{"buffer_usage_limit '1 GB'",.ring_kb = 1024 * 1024},
+	{"buffer_usage_limit 128",.ring_kb = 128},
+	{"index_cleanup",.index_cleanup = VACOPTVALUE_AUTO},
+	{"index_cleanup AUTO",.index_cleanup = VACOPTVALUE_AUTO},
+	{"index_cleanup on, truncate off",.index_cleanup = VACOPTVALUE_ENABLED,.truncate = VACOPTVALUE_DISABLED},
+	{"index_cleanup off, truncate",.index_cleanup = VACOPTVALUE_DISABLED,.truncate = VACOPTVALUE_ENABLED},
+	{"latency_target auto",.has_target = true,.is_auto = true},
+	{"latency_target 'AUTO'",.has_target = true,.is_auto = true},
+	{"latency_target off",.has_target = true},
+	{"latency_target 0",.has_target = true},
+	{"latency_target auto, latency_target '0'",.has_target = true},
+	{"latency_target auto, full", VACOPT_FULL,.has_target = true,.is_auto = true},
+};
+
+/* test_what_they_come_to -- of values, the last one counts. */
+UNIT_TEST(test_what_they_come_to)
+{
 	VacuumOptions options;
 	VacuumStmt	stmt;
 
-	for (int i = 0; i < lengthof(lists); i++)
+	for (int i = 0; i < lengthof(readable); i++)
 	{
-		bits32		flags = (DEFAULTS | lists[i].adds) & ~lists[i].takes;
+		bits32		flags = (DEFAULTS | readable[i].adds) & ~readable[i].takes;
 		int			age = flags & VACOPT_FREEZE ? 0 : -1;
-		int			ring_kb = lists[i].ring_kb;
+		int			ring_kb = readable[i].ring_kb;
 
-		stmt = statement(lists[i].text);
-		CHECK_EQ(options_have(stmt.options, "latency_target"), lists[i].has_target);
+		stmt = statement(readable[i].text);
+		CHECK_EQ(options_have(stmt.options, "latency_target"), readable[i].has_target);
 		CHECK(vacuum_options_read(&stmt, &options));
 		CHECK_EQ(options.params.options, flags);
 		CHECK_EQ(options.params.freeze_min_age, age);
@@ -247,13 +248,13 @@ test_what_they_come_to(void)
 		CHECK_EQ(options.params.multixact_freeze_min_age, age);
 		CHECK_EQ(options.params.multixact_freeze_table_age, age);
 		CHECK_EQ(options.params.toast_parent, InvalidOid);
-		CHECK_EQ(options.params.nworkers, lists[i].nworkers);
-		CHECK_EQ(options.params.index_cleanup, lists[i].index_cleanup);
-		CHECK_EQ(options.params.truncate, lists[i].truncate);
+		CHECK_EQ(options.params.nworkers, readable[i].nworkers);
+		CHECK_EQ(options.params.index_cleanup, readable[i].index_cleanup);
+		CHECK_EQ(options.params.truncate, readable[i].truncate);
 		CHECK(!options.is_repack);
-		CHECK_EQ(options.has_latency_target, lists[i].has_target);
-		if (lists[i].has_target)
-			CHECK_EQ(options.latency_target, lists[i].is_auto);
+		CHECK_EQ(options.has_latency_target, readable[i].has_target);
+		if (readable[i].has_target)
+			CHECK_EQ(options.latency_target, readable[i].is_auto);
 		CHECK_EQ(options.ring_size_kb, ring_kb == 0 ? -1 : ring_kb);
 		(void) vacuum_options_make_ring(&options);
 		CHECK_EQ(asked_ring_kb, ring_kb == 0 ? 2048 : ring_kb);
@@ -268,8 +269,7 @@ test_what_they_come_to(void)
 }
 
 /* test_what_is_left_to_the_server -- it raises an error for it, without one of ours. */
-static void
-test_what_is_left_to_the_server(void)
+UNIT_TEST(test_what_is_left_to_the_server)
 {
 	static const char *const lists[] = {
 		"nonsense", "Freeze", "verbose 2", "verbose -1", "verbose 1.5", "verbose yes", "verbose ''",
@@ -306,8 +306,7 @@ test_what_is_left_to_the_server(void)
 }
 
 /* test_wrong_values_are_told_what_to_do -- where it is for us to say. */
-static void
-test_wrong_values_are_told_what_to_do(void)
+UNIT_TEST(test_wrong_values_are_told_what_to_do)
 {
 	static const char *const values = "A latency target is \"auto\" or \"off\".";
 	const struct
@@ -353,8 +352,7 @@ settings_enabled(void)
  *		Before the server says less of them; and a limit of workers, if more are asked
  *		for.
  */
-static void
-test_faults_are_explained(void)
+UNIT_TEST(test_faults_are_explained)
 {
 	const char *raise = "Raise max_parallel_maintenance_workers, and max_parallel_workers and max_worker_processes if these are less.";
 	const char *switch_on = "A superuser can say SET cyclone.enabled = on; for the session, a role or a database.";
@@ -404,8 +402,7 @@ test_faults_are_explained(void)
 }
 
 /* test_options_as_the_server_knows_them -- so that it refuses what else is wrong. */
-static void
-test_options_as_the_server_knows_them(void)
+UNIT_TEST(test_options_as_the_server_knows_them)
 {
 	static const struct
 	{
@@ -447,8 +444,7 @@ repack(const char *text)
 }
 
 /* test_options_of_repack -- they come to those of the VACUUM FULL that does the same. */
-static void
-test_options_of_repack(void)
+UNIT_TEST(test_options_of_repack)
 {
 	const bits32 flags = DEFAULTS | VACOPT_FULL;
 	const struct
@@ -480,8 +476,7 @@ test_options_of_repack(void)
 }
 
 /* test_repack_that_is_the_servers -- of an index, or CONCURRENTLY, or of columns. */
-static void
-test_repack_that_is_the_servers(void)
+UNIT_TEST(test_repack_that_is_the_servers)
 {
 	const struct
 	{
@@ -521,27 +516,11 @@ test_repack_that_is_the_servers(void)
 }
 
 /* test_a_value_that_no_option_has -- the server refuses it. */
-static void
-test_a_value_that_no_option_has(void)
+UNIT_TEST(test_a_value_that_no_option_has)
 {
 	VacuumStmt	stmt = statement("verbose list");
 	VacuumOptions options;
 
 	linitial_node(DefElem, stmt.options)->arg = (Node *) named_table(false);
 	CHECK(!vacuum_options_read(&stmt, &options));
-}
-
-/* main -- run them all. */
-int
-main(void)
-{
-	UNIT_RUN(test_what_they_come_to);
-	UNIT_RUN(test_what_is_left_to_the_server);
-	UNIT_RUN(test_wrong_values_are_told_what_to_do);
-	UNIT_RUN(test_faults_are_explained);
-	UNIT_RUN(test_options_as_the_server_knows_them);
-	UNIT_RUN(test_options_of_repack);
-	UNIT_RUN(test_repack_that_is_the_servers);
-	UNIT_RUN(test_a_value_that_no_option_has);
-	return unit_end();
 }

@@ -113,8 +113,7 @@ damage(Page page, int count)
 }
 
 /* test_four_at_a_time_as_one_by_one -- on pages that are right, and damaged in a place or two. */
-static void
-test_four_at_a_time_as_one_by_one(void)
+UNIT_TEST(test_four_at_a_time_as_one_by_one)
 {
 	PGAlignedBlock block;
 	Page		page = block.data;
@@ -137,12 +136,4 @@ test_four_at_a_time_as_one_by_one(void)
 	}
 	/* small damages may be none, but not most */
 	CHECK_BETWEEN(2000, nsound, 24000);
-}
-
-/* main -- run it. */
-int
-main(void)
-{
-	UNIT_RUN(test_four_at_a_time_as_one_by_one);
-	return unit_end();
 }

@@ -79,8 +79,7 @@ simulate(double budget, double budget_then, int ticks, uint32 wanted)
  *		However it begins: no fewer than can use the budget, and no process more than
  *		that and one for the rounding; and nobody comes and goes.
  */
-static void
-test_as_many_as_the_budget_feeds(void)
+UNIT_TEST(test_as_many_as_the_budget_feeds)
 {
 	static const double budgets[] = {0.01, 0.3, 0.8, 1.5, 2.4, 3.5, 20};
 
@@ -103,8 +102,7 @@ test_as_many_as_the_budget_feeds(void)
  *		From a process's share to that of nearly three, and back: four ticks a second,
  *		and it takes no more than two.
  */
-static void
-test_the_budget_changes(void)
+UNIT_TEST(test_the_budget_changes)
 {
 	simulate(0.5, 2.6, 100, 0);
 	CHECK_EQ(history[19], 0);
@@ -115,8 +113,7 @@ test_the_budget_changes(void)
 }
 
 /* test_nobody_is_called_before_those_who_were_called_are_there -- none may be had. */
-static void
-test_nobody_is_called_before_those_who_were_called_are_there(void)
+UNIT_TEST(test_nobody_is_called_before_those_who_were_called_are_there)
 {
 	uint32		wanted = 0;
 
@@ -135,8 +132,7 @@ test_nobody_is_called_before_those_who_were_called_are_there(void)
  *		One process still takes the old budget while another takes that there is none.  Soon
  *		the first one learns it, too.
  */
-static void
-test_a_bound_that_was_lifted_binds_nobody(void)
+UNIT_TEST(test_a_bound_that_was_lifted_binds_nobody)
 {
 	parked_for = palloc0(3 * sizeof(pg_atomic_uint32));
 	for (int i = 0; i < 2; i++)
@@ -161,8 +157,7 @@ test_a_bound_that_was_lifted_binds_nobody(void)
 }
 
 /* test_others_have_as_many_cores_as_they_want -- but the leader goes on. */
-static void
-test_others_have_as_many_cores_as_they_want(void)
+UNIT_TEST(test_others_have_as_many_cores_as_they_want)
 {
 	static const struct
 	{
@@ -206,8 +201,7 @@ average_of(const char *looks, int nlooks, double seconds, double most)
  *		Neither the first one, nor one by the timer in the server's code, nor one after
  *		a pause; but who is there for long is seen soon.
  */
-static void
-test_no_single_look_at_others_decides(void)
+UNIT_TEST(test_no_single_look_at_others_decides)
 {
 	static const double seconds[] = {0.05, 0.5, 60};
 
@@ -220,17 +214,4 @@ test_no_single_look_at_others_decides(void)
 	CHECK(average_of("0001", 23, 0.05, 1) > 0.8);	/* a second */
 	CHECK(average_of("0001", 7, 0.5, 1) > 0.8); /* two seconds in the server's
 												 * code */
-}
-
-/* main -- run them all. */
-int
-main(void)
-{
-	UNIT_RUN(test_as_many_as_the_budget_feeds);
-	UNIT_RUN(test_the_budget_changes);
-	UNIT_RUN(test_nobody_is_called_before_those_who_were_called_are_there);
-	UNIT_RUN(test_a_bound_that_was_lifted_binds_nobody);
-	UNIT_RUN(test_others_have_as_many_cores_as_they_want);
-	UNIT_RUN(test_no_single_look_at_others_decides);
-	return unit_end();
 }

@@ -13,8 +13,7 @@
 #include "unit.h"
 
 /* test_who_is_alone_gets_everything_at_once -- if it is anything. */
-static void
-test_who_is_alone_gets_everything_at_once(void)
+UNIT_TEST(test_who_is_alone_gets_everything_at_once)
 {
 	Ranges		ranges;
 	uint64		start,
@@ -41,8 +40,7 @@ test_who_is_alone_gets_everything_at_once(void)
  *		In order, from multiples of the unit, in pieces that don't grow: an eighth of
  *		a fair share, but no more than the most, and no less than a unit.
  */
-static void
-test_each_number_is_handed_out_once(void)
+UNIT_TEST(test_each_number_is_handed_out_once)
 {
 	for (int i = 0; i < 2000; i++)
 	{
@@ -78,8 +76,7 @@ test_each_number_is_handed_out_once(void)
 }
 
 /* test_blocks_at_the_end_of_the_largest_table -- no sum overflows. */
-static void
-test_blocks_at_the_end_of_the_largest_table(void)
+UNIT_TEST(test_blocks_at_the_end_of_the_largest_table)
 {
 	Ranges		ranges;
 	uint64		start,
@@ -93,8 +90,7 @@ test_blocks_at_the_end_of_the_largest_table(void)
 }
 
 /* test_an_offer_is_good_until_somebody_was_faster -- also who has left a note. */
-static void
-test_an_offer_is_good_until_somebody_was_faster(void)
+UNIT_TEST(test_an_offer_is_good_until_somebody_was_faster)
 {
 	Ranges		ranges;
 	RangeOffer	mine,
@@ -119,8 +115,7 @@ test_an_offer_is_good_until_somebody_was_faster(void)
 }
 
 /* test_a_note_at_the_end -- is no number. */
-static void
-test_a_note_at_the_end(void)
+UNIT_TEST(test_a_note_at_the_end)
 {
 	Ranges		ranges;
 	RangeOffer	offer;
@@ -134,16 +129,4 @@ test_a_note_at_the_end(void)
 	CHECK(!ranges_look(&ranges, &offer));
 	CHECK(offer.start_note);
 	CHECK(!ranges_claim(&ranges, &start, &end));
-}
-
-/* main -- run them all. */
-int
-main(void)
-{
-	UNIT_RUN(test_who_is_alone_gets_everything_at_once);
-	UNIT_RUN(test_each_number_is_handed_out_once);
-	UNIT_RUN(test_blocks_at_the_end_of_the_largest_table);
-	UNIT_RUN(test_an_offer_is_good_until_somebody_was_faster);
-	UNIT_RUN(test_a_note_at_the_end);
-	return unit_end();
 }

@@ -119,8 +119,7 @@ check_plan(Size row, Size reserve, int64 others)
 }
 
 /* test_a_full_table_has_no_tail -- nor has one without pages. */
-static void
-test_a_full_table_has_no_tail(void)
+UNIT_TEST(test_a_full_table_has_no_tail)
 {
 	make_table(100, 0, 100);
 	job.pass.live_tuples = 10000;
@@ -136,8 +135,7 @@ test_a_full_table_has_no_tail(void)
 }
 
 /* test_an_empty_table_is_all_tail -- whatever the size of rows. */
-static void
-test_an_empty_table_is_all_tail(void)
+UNIT_TEST(test_an_empty_table_is_all_tail)
 {
 	make_table(100, EMPTY, 100);
 	tail_plan(&job, &relation);
@@ -146,8 +144,7 @@ test_an_empty_table_is_all_tail(void)
 }
 
 /* test_half_a_table_fits_into_the_other_half -- if it is half empty. */
-static void
-test_half_a_table_fits_into_the_other_half(void)
+UNIT_TEST(test_half_a_table_fits_into_the_other_half)
 {
 	make_table(1000, PAGE_BYTES / 2, 100);
 	job.pass.live_tuples = 1000 * 40;
@@ -163,8 +160,7 @@ test_half_a_table_fits_into_the_other_half(void)
 }
 
 /* test_any_table -- whatever is free where, and however full pages are to be. */
-static void
-test_any_table(void)
+UNIT_TEST(test_any_table)
 {
 	for (int i = 0; i < 500; i++)
 	{
@@ -193,8 +189,7 @@ test_any_table(void)
 }
 
 /* test_parts_of_values_are_as_large_as_they_get -- in a TOAST table. */
-static void
-test_parts_of_values_are_as_large_as_they_get(void)
+UNIT_TEST(test_parts_of_values_are_as_large_as_they_get)
 {
 	make_table(1000, PAGE_BYTES / 2, 100);
 	form.relkind = RELKIND_TOASTVALUE;
@@ -220,8 +215,7 @@ test_parts_of_values_are_as_large_as_they_get(void)
 }
 
 /* test_a_row_is_no_larger_than_one_can_be -- though most are dead, and still there. */
-static void
-test_a_row_is_no_larger_than_one_can_be(void)
+UNIT_TEST(test_a_row_is_no_larger_than_one_can_be)
 {
 	make_table(100, 0, 100);
 	free_space[0] = free_space[1] = EMPTY;
@@ -237,8 +231,7 @@ test_a_row_is_no_larger_than_one_can_be(void)
  *		At first as much as twice the rows of pages that they have changed, but no
  *		more than a part of the table.
  */
-static void
-test_others_find_room(void)
+UNIT_TEST(test_others_find_room)
 {
 	const Size	row = PAGE_BYTES / 2 / 10;
 
@@ -257,8 +250,7 @@ test_others_find_room(void)
 }
 
 /* test_others_need_room -- twice what it has grown by, less and less if it hasn't. */
-static void
-test_others_need_room(void)
+UNIT_TEST(test_others_need_room)
 {
 	make_table(1000, PAGE_BYTES / 2, 100);
 	job.pass.live_tuples = 1000 * 40;
@@ -277,8 +269,7 @@ test_others_need_room(void)
 }
 
 /* test_others_do_not_get_all_room -- a quarter, and so on, until something is left. */
-static void
-test_others_do_not_get_all_room(void)
+UNIT_TEST(test_others_do_not_get_all_room)
 {
 	const int64 much = INT64CONST(1000) * BLCKSZ;
 
@@ -299,20 +290,4 @@ test_others_do_not_get_all_room(void)
 	tail_plan(&job, &relation);
 	CHECK_EQ(job.tail_start, 1000);
 	CHECK(job.room_for_others < BLCKSZ);
-}
-
-/* main -- run them all. */
-int
-main(void)
-{
-	UNIT_RUN(test_a_full_table_has_no_tail);
-	UNIT_RUN(test_an_empty_table_is_all_tail);
-	UNIT_RUN(test_half_a_table_fits_into_the_other_half);
-	UNIT_RUN(test_any_table);
-	UNIT_RUN(test_parts_of_values_are_as_large_as_they_get);
-	UNIT_RUN(test_a_row_is_no_larger_than_one_can_be);
-	UNIT_RUN(test_others_find_room);
-	UNIT_RUN(test_others_need_room);
-	UNIT_RUN(test_others_do_not_get_all_room);
-	return unit_end();
 }

@@ -273,8 +273,7 @@ check_transactions(int inserter, int ender, uint16 infomask)
 }
 
 /* test_each_tuple_has_the_right_fate -- and hints. */
-static void
-test_each_tuple_has_the_right_fate(void)
+UNIT_TEST(test_each_tuple_has_the_right_fate)
 {
 	for (int i = 0; i < lengthof(transactions); i++)
 		for (int j = 0; j < lengthof(transactions); j++)
@@ -287,8 +286,7 @@ test_each_tuple_has_the_right_fate(void)
 }
 
 /* test_the_horizon_may_be_at_the_end_of_all_numbers -- they go round. */
-static void
-test_the_horizon_may_be_at_the_end_of_all_numbers(void)
+UNIT_TEST(test_the_horizon_may_be_at_the_end_of_all_numbers)
 {
 	HeapTupleHeaderData header = {.t_infomask = HEAP_XMIN_COMMITTED | HEAP_XMAX_COMMITTED};
 	HeapTupleData tuple = {.t_data = &header};
@@ -306,8 +304,7 @@ test_the_horizon_may_be_at_the_end_of_all_numbers(void)
  *		Is the result of an update by a transaction that isn't old, and not known to
  *		have aborted.
  */
-static void
-test_a_newer_end(void)
+UNIT_TEST(test_a_newer_end)
 {
 	static const uint16 hints[] = {0, HEAP_XMIN_COMMITTED, HEAP_XMIN_INVALID, HEAP_XMIN_FROZEN};
 
@@ -347,8 +344,7 @@ check_older_end(const ItemPointerData *ctid, uint16 infomask, bool is_end)
 }
 
 /* test_an_older_end -- points at a newer version, in this table. */
-static void
-test_an_older_end(void)
+UNIT_TEST(test_an_older_end)
 {
 	ItemPointerData itself;
 	ItemPointerData newer;
@@ -370,15 +366,10 @@ test_an_older_end(void)
 	check_older_end(&newer, HEAP_XMAX_IS_MULTI, false);
 }
 
-/* main -- run them all. */
-int
-main(void)
+/* unit_set_up -- the table has a name. */
+void
+unit_set_up(void)
 {
 	relation.rd_rel = &form;
 	strcpy(NameStr(form.relname), "t");
-	UNIT_RUN(test_each_tuple_has_the_right_fate);
-	UNIT_RUN(test_the_horizon_may_be_at_the_end_of_all_numbers);
-	UNIT_RUN(test_a_newer_end);
-	UNIT_RUN(test_an_older_end);
-	return unit_end();
 }

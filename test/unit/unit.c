@@ -42,12 +42,54 @@ bool		timing_tsc_enabled = false;
 uint64		ticks_per_ns_scaled = 0;
 uint64		max_ticks_no_overflow = 0;
 
+typedef struct UnitTest
+{
+	const char *name;
+	void		(*test) (void);
+	int			line;
+} UnitTest;
+
+static UnitTest tests[100];
+static int	nadded = 0;
 static sigjmp_buf end_of_test;
 static char case_text[256] = "";
 static int	ntests = 0;
 static int	nfailed = 0;
 static uint64 random_state = 0;
 static int	error_level = 0;
+
+/*
+ * unit_add
+ *		Add a test to those to be run, which are in the order of the file, whatever that of
+ *		constructors is.
+ */
+void
+unit_add(const char *name, void (*test) (void), int line)
+{
+	int			place = nadded++;
+
+	if (nadded > lengthof(tests))
+		abort();
+	for (; place > 0 && tests[place - 1].line > line; place--)
+		tests[place] = tests[place - 1];
+	tests[place] = (UnitTest) {name, test, line};
+}
+
+/* unit_set_up -- for a program that has none of its own. */
+__attribute__((weak)) void
+unit_set_up(void)
+{
+}
+
+/* main -- run all tests, in a program that doesn't do so itself. */
+__attribute__((weak)) int
+main(void)
+{
+	unit_set_up();
+	for (int i = 0; i < nadded; i++)
+		unit_run(tests[i].name, tests[i].test);
+	return unit_end();
+}
 
 /*
  * unit_run

@@ -26,6 +26,11 @@
 #define CHECK_TEXT(actual, expected) \
 	unit_check_text(__FILE__, __LINE__, #actual, actual, expected)
 
+/* Define a test; unless the program has a main of its own, all run in the order of the file. */
+#define UNIT_TEST(test) \
+	static void test(void); \
+	__attribute__((constructor)) static void add_##test(void) { unit_add(#test, test, __LINE__); } \
+	static void test(void)
 #define UNIT_RUN(test)	unit_run(#test, test)
 
 /* Run a statement: the message of the error that it raises, into unit_error, or NULL. */
@@ -49,6 +54,8 @@ extern const char *unit_notice; /* of less than an error, the last one */
 extern const char *unit_message;
 extern TransactionId unit_updater;	/* who has updated a row with a multixact */
 
+extern void unit_add(const char *name, void (*test) (void), int line);
+extern void unit_set_up(void);	/* before all tests, if a program has it */
 extern void unit_run(const char *name, void (*test) (void));
 extern int	unit_end(void);
 extern void unit_case(const char *format,...) pg_attribute_printf(1, 2);
