@@ -165,10 +165,11 @@ audit_btree_page(NewBtree *audit, BufferAccessStrategy strategy)
 	LockBuffer(buffer, BUFFER_LOCK_SHARE);
 	memcpy(page, BufferGetPage(buffer), BLCKSZ);
 	UnlockReleaseBuffer(buffer);
+	/* first, as it finds a page that is damaged, and none of a btree */
+	audit_btree_tids(&audit->tids, audit->place.rel, page, audit->place.blkno);
 	if (PageIsNew(page) || P_IGNORE(BTPageGetOpaque(page)))
 		audit_raise(&audit->place, audit->command, "", "the page is one of the tree's",
 					PageIsNew(page) ? "it was never written" : "it is deleted");
-	audit_btree_tids(&audit->tids, audit->place.rel, page, audit->place.blkno);
 	if (!audit->has_order)
 		return;
 	old = MemoryContextSwitchTo(audit->context);
