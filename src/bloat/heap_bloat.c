@@ -416,7 +416,10 @@ measure_wal(HeapSurvey *survey, Page page, const RowState *states, double *quant
 			quantities[HEAP_DEAD_ROWS] * sizeof(OffsetNumber);
 	}
 	/* a page that is logged in full is frozen, too */
-	quantities[needs_image ? HEAP_VACUUM_WAL : HEAP_FREEZE_WAL] += freezing;
+	if (quantities[HEAP_DEAD_ROWS] > 0 || XLogHintBitIsNeeded())
+		quantities[needs_image ? HEAP_VACUUM_WAL : HEAP_FREEZE_WAL] += freezing;
+	else
+		quantities[HEAP_FREEZE_WAL] += image + freezing;
 	if (quantities[HEAP_DEAD_ITEMS] > 0 && survey->has_indexes)
 		quantities[HEAP_VACUUM_WAL] += RECORD_BYTES +
 			quantities[HEAP_DEAD_ITEMS] * sizeof(OffsetNumber);
