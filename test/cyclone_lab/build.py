@@ -98,15 +98,8 @@ def install_test_module(name: str, prefix: Path) -> None:
 
     Raises RuntimeError with the compiler's output if the build fails.
     """
-    install_module(REPO / "test" / "modules" / name, prefix)
-
-
-def install_module(source: Path, prefix: Path) -> None:
-    """Build the extension in the folder `source`, whose name is its own, and install it into a prefix that `install` returned.
-
-    Raises RuntimeError with the compiler's output if the build fails.
-    """
-    folder = build_folder(prefix) / "modules" / source.name
+    source = REPO / "test" / "modules" / name
+    folder = build_folder(prefix) / "modules" / name
     folder.mkdir(parents=True, exist_ok=True)
     with open(folder / "lock", "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)

@@ -1,4 +1,4 @@
-"""A disk that breaks or fills up on command: test/shim/io_faults.c, built and preloaded into a server."""
+"""A disk that breaks, fills up or gets slow on command: test/shim/io_faults.c, built and preloaded into a server."""
 
 import errno
 import mmap
@@ -17,7 +17,7 @@ from cyclone_lab.postgres import REPO, hand_over
 SOURCE = REPO / "test" / "shim" / "io_faults.c"
 CALLS = {"read": 1, "write": 2, "allocate": 4, "truncate": 8, "sync": 16, "create": 32, "attach": 64}
 PATHS = 2048
-LAYOUT = struct.Struct(f"8i{PATHS}s")
+LAYOUT = struct.Struct(f"9i{PATHS}s")
 ARMED = struct.Struct("i")
 
 
@@ -59,13 +59,17 @@ class Disk:
         assert len(parts) < PATHS, "too many paths"
         wanted = sum(CALLS[call] for call in calls)
         number = getattr(errno, error)
-        self._map[:] = LAYOUT.pack(0, wanted, number, lasting, after, 0, 0, 0, parts)
+        self._map[:] = LAYOUT.pack(0, wanted, number, lasting, after, 0, 0, 0, 0, parts)
         self._map[: ARMED.size] = ARMED.pack(1)
         try:
             yield self._seen
         finally:
             self._map[: ARMED.size] = ARMED.pack(0)
 
+    def slow_down(self, read_us: int) -> None:
+        """From now on, without a fault, have each read take this many microseconds."""
+        self._map[:] = LAYOUT.pack(0, 0, 0, 0, 0, 0, 0, 0, read_us, b"")
+
     def _seen(self) -> Seen:
-        _, _, _, _, _, calls, failed, kinds, _ = LAYOUT.unpack(self._map[:])
+        _, _, _, _, _, calls, failed, kinds, _, _ = LAYOUT.unpack(self._map[:])
         return Seen(calls, failed, [name for name, bit in CALLS.items() if kinds & bit])

@@ -14,7 +14,7 @@ import pytest
 from conftest import TEMPLATE, every_other
 from cyclone_lab import checks
 from cyclone_lab.background import DEBUG_POINT_LOCK, Background, Parked, heard, wait_until
-from cyclone_lab.slow_disk import SlowDisk
+from cyclone_lab.shim import Disk
 
 WORKERS = {
     "min_parallel_table_scan_size": 0,
@@ -256,7 +256,7 @@ def test_who_reads_from_a_slow_disk_is_at_work(new_cluster):
     settings = {**WORKERS, "cyclone.debug_cores": 1, "cyclone.debug_workers": 2, "synchronous_commit": "off"}
     cluster = new_cluster(**settings, shared_buffers="64MB", autovacuum="off", max_parallel_workers_per_gather=0)
     cluster.stop()
-    disk = SlowDisk(cluster)
+    disk = Disk(cluster)
     cluster.start()
     with cluster.connect() as conn:
         checks.create_extensions(conn)
@@ -267,7 +267,7 @@ def test_who_reads_from_a_slow_disk_is_at_work(new_cluster):
         assert "2 planned, 2 launched" in vacuum(conn, "INDEX_CLEANUP on")
         conn.execute("DELETE FROM t WHERE id % 7 = 0")
         conn.execute("CHECKPOINT")
-        disk.slow_down(100_000, us_per_block=8192)
+        disk.slow_down(200_000)
         reader = Background(cluster, "postgres", "SELECT count(*) FROM large", {})
         state = "SELECT FROM pg_stat_activity WHERE pid = %s AND wait_event_type = 'IO'"
         wait_until(lambda: conn.execute(state, (reader.pid,)).fetchall(), "its reading")

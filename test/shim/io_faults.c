@@ -1,14 +1,16 @@
 /*-------------------------------------------------------------------------
  *
  * io_faults.c
- *	  Makes calls on files fail, as a broken or full disk does.
+ *	  Makes calls on files fail, as a broken or full disk does, or reads slow.
  *
  * Preloaded (LD_PRELOAD) into a server by tests.  The environment variable
  * CYCLONE_FAULTS names a control file, which all processes map: a test writes
  * there which calls on which files are to fail, with what error, and after how
  * many that succeed (see cyclone_lab/shim.py, which knows this layout).  Shared
  * memory counts as files in /dev/shm; to attach is to open some that exists.  The
- * files are those whose path contains one of the given texts.
+ * files are those whose path contains one of the given texts.  Reads of any file
+ * take as long as the test says; a signal doesn't shorten one.  io_uring is neither
+ * slowed nor does it fail.
  *
  * Portions Copyright (c) 2026, the pg_cyclone developers
  *
@@ -27,6 +29,7 @@
 #include <sys/mman.h>
 #include <sys/types.h>
 #include <sys/uio.h>
+#include <time.h>
 #include <unistd.h>
 
 enum
@@ -46,6 +49,7 @@ typedef struct Control
 	int32_t		seen;			/* calls on the file so far */
 	int32_t		failed;			/* those that failed */
 	int32_t		failed_calls;	/* which kinds they were of */
+	int32_t		read_us;		/* how long each read takes */
 	char		paths[2048];	/* parts of paths, each ended by a zero byte;
 								 * an empty one ends the list */
 } Control;
@@ -115,6 +119,22 @@ must_fail(int call, int file)
 	return must_fail_at(call, path);
 }
 
+/* read_slowly -- sleep for as long as a read takes. */
+static void
+read_slowly(void)
+{
+	int			old_errno = errno;
+
+	if (control && control->read_us > 0)
+	{
+		struct timespec left = {control->read_us / 1000000, control->read_us % 1000000 * 1000L};
+
+		while (nanosleep(&left, &left) < 0 && errno == EINTR)
+			;
+	}
+	errno = old_errno;
+}
+
 #define REAL(name) \
 	static __typeof__(name) *real; \
 	if (!real) \
@@ -124,6 +144,7 @@ ssize_t
 pread(int file, void *data, size_t size, off_t offset)
 {
 	REAL(pread);
+	read_slowly();
 	return must_fail(CALL_READ, file) ? -1 : real(file, data, size, offset);
 }
 
@@ -131,6 +152,7 @@ ssize_t
 preadv(int file, const struct iovec *parts, int count, off_t offset)
 {
 	REAL(preadv);
+	read_slowly();
 	return must_fail(CALL_READ, file) ? -1 : real(file, parts, count, offset);
 }
 

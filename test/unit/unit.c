@@ -235,11 +235,7 @@ errstart(int elevel, const char *domain)
 }
 
 /* errstart_cold -- likewise. */
-bool
-errstart_cold(int elevel, const char *domain)
-{
-	return errstart(elevel, domain);
-}
+bool		errstart_cold(int elevel, const char *domain) __attribute__((alias("errstart")));
 
 /* errcode -- not looked at. */
 int
@@ -261,16 +257,7 @@ errmsg(const char *format,...)
 }
 
 /* errmsg_internal -- likewise. */
-int
-errmsg_internal(const char *format,...)
-{
-	va_list		arguments;
-
-	va_start(arguments, format);
-	unit_message = formatted(format, arguments);
-	va_end(arguments);
-	return 0;
-}
+int			errmsg_internal(const char *format,...) __attribute__((alias("errmsg")));
 
 /* errhint -- what to do about it. */
 int

@@ -54,48 +54,6 @@ static bool watch = false;
 static bool run = false;
 static ProcessUtility_hook_type next_hook = NULL;
 
-static void see_vacuum(PlannedStmt *pstmt, const char *query_string,
-					   bool read_only_tree, ProcessUtilityContext context,
-					   ParamListInfo params, QueryEnvironment *query_env,
-					   DestReceiver *dest, QueryCompletion *qc);
-static void tell(const VacuumStmt *stmt);
-static void do_nothing(int code, Datum arg);
-
-/* _PG_init -- install the hooks, and define the settings. */
-void
-_PG_init(void)
-{
-	DefineCustomBoolVariable("test_hooks.watch", "Tell of each VACUUM.", NULL,
-							 &watch, false, PGC_USERSET, 0, NULL, NULL, NULL);
-	DefineCustomBoolVariable("test_hooks.run", "Run each VACUUM.", NULL,
-							 &run, false, PGC_USERSET, 0, NULL, NULL, NULL);
-	next_hook = ProcessUtility_hook;
-	ProcessUtility_hook = see_vacuum;
-}
-
-/* see_vacuum -- the hook: tell of a VACUUM, and run it, as the settings say. */
-static void
-see_vacuum(PlannedStmt *pstmt, const char *query_string,
-		   bool read_only_tree, ProcessUtilityContext context,
-		   ParamListInfo params, QueryEnvironment *query_env,
-		   DestReceiver *dest, QueryCompletion *qc)
-{
-	VacuumStmt *stmt = (VacuumStmt *) pstmt->utilityStmt;
-
-	if (IsA(stmt, VacuumStmt) && watch)
-		tell(stmt);
-	if (IsA(stmt, VacuumStmt) && run)
-	{
-		ParseState *pstate = make_parsestate(NULL);
-
-		pstate->p_sourcetext = query_string;
-		ExecVacuum(pstate, copyObject(stmt), context == PROCESS_UTILITY_TOPLEVEL);
-		return;
-	}
-	(next_hook ? next_hook : standard_ProcessUtility)
-		(pstmt, query_string, read_only_tree, context, params, query_env, dest, qc);
-}
-
 /* tell -- name the options of a statement. */
 static void
 tell(const VacuumStmt *stmt)
@@ -133,16 +91,7 @@ name_wait_event(PG_FUNCTION_ARGS)
 	PG_RETURN_VOID();
 }
 
-/* use_exit_callbacks -- use so many of the places that a process has. */
-Datum
-use_exit_callbacks(PG_FUNCTION_ARGS)
-{
-	for (int i = 0; i < PG_GETARG_INT32(0); i++)
-		before_shmem_exit(do_nothing, Int32GetDatum(i));
-	PG_RETURN_VOID();
-}
-
-/* do_nothing -- such a callback. */
+/* do_nothing -- a callback for the end of a process. */
 static void
 do_nothing(int code, Datum arg)
 {
@@ -196,4 +145,48 @@ statement_hooks(PG_FUNCTION_ARGS)
 		if (hooks[i].is_set)
 			appendStringInfo(&names, "%s%s", names.len > 0 ? " " : "", hooks[i].name);
 	PG_RETURN_TEXT_P(cstring_to_text(names.data));
+}
+
+/* see_vacuum -- the hook: tell of a VACUUM, and run it, as the settings say. */
+static void
+see_vacuum(PlannedStmt *pstmt, const char *query_string,
+		   bool read_only_tree, ProcessUtilityContext context,
+		   ParamListInfo params, QueryEnvironment *query_env,
+		   DestReceiver *dest, QueryCompletion *qc)
+{
+	VacuumStmt *stmt = (VacuumStmt *) pstmt->utilityStmt;
+
+	if (IsA(stmt, VacuumStmt) && watch)
+		tell(stmt);
+	if (IsA(stmt, VacuumStmt) && run)
+	{
+		ParseState *pstate = make_parsestate(NULL);
+
+		pstate->p_sourcetext = query_string;
+		ExecVacuum(pstate, copyObject(stmt), context == PROCESS_UTILITY_TOPLEVEL);
+		return;
+	}
+	(next_hook ? next_hook : standard_ProcessUtility)
+		(pstmt, query_string, read_only_tree, context, params, query_env, dest, qc);
+}
+
+/* _PG_init -- install the hooks, and define the settings. */
+void
+_PG_init(void)
+{
+	DefineCustomBoolVariable("test_hooks.watch", "Tell of each VACUUM.", NULL,
+							 &watch, false, PGC_USERSET, 0, NULL, NULL, NULL);
+	DefineCustomBoolVariable("test_hooks.run", "Run each VACUUM.", NULL,
+							 &run, false, PGC_USERSET, 0, NULL, NULL, NULL);
+	next_hook = ProcessUtility_hook;
+	ProcessUtility_hook = see_vacuum;
+}
+
+/* use_exit_callbacks -- use so many of the places that a process has. */
+Datum
+use_exit_callbacks(PG_FUNCTION_ARGS)
+{
+	for (int i = 0; i < PG_GETARG_INT32(0); i++)
+		before_shmem_exit(do_nothing, Int32GetDatum(i));
+	PG_RETURN_VOID();
 }

@@ -35,47 +35,6 @@ PG_MODULE_MAGIC;
 
 PG_FUNCTION_INFO_V1(test_index_am_handler);
 
-static IndexBuildResult *build(Relation heap, Relation index, IndexInfo *index_info);
-static void build_empty(Relation index);
-static bool insert(Relation index, Datum *values, bool *isnull, ItemPointer tid, Relation heap,
-				   IndexUniqueCheck check, bool unchanged, IndexInfo *index_info);
-static IndexBulkDeleteResult *bulk_delete(IndexVacuumInfo *info, IndexBulkDeleteResult *stats,
-										  IndexBulkDeleteCallback callback, void *state);
-static IndexBulkDeleteResult *cleanup(IndexVacuumInfo *info, IndexBulkDeleteResult *stats);
-static void estimate(PlannerInfo *root, IndexPath *path, double loop_count, Cost *startup_cost,
-					 Cost *total_cost, Selectivity *selectivity, double *correlation,
-					 double *pages);
-static bytea *options(Datum reloptions, bool validate);
-static bool validate_class(Oid class);
-static IndexScanDesc begin_scan(Relation index, int nkeys, int norderbys);
-static void rescan(IndexScanDesc scan, ScanKey keys, int nkeys, ScanKey orderbys, int norderbys);
-static void end_scan(IndexScanDesc scan);
-
-/* test_index_am_handler -- the handler: the routines, and what it can do. */
-Datum
-test_index_am_handler(PG_FUNCTION_ARGS)
-{
-	MemoryContext context = MemoryContextSwitchTo(TopMemoryContext);
-	IndexAmRoutine *routine = makeNode(IndexAmRoutine);
-
-	/* 19 keeps it, older servers copy and free it */
-	MemoryContextSwitchTo(context);
-	routine->amstrategies = 1;
-	routine->amparallelvacuumoptions = VACUUM_OPTION_NO_PARALLEL;
-	routine->ambuild = build;
-	routine->ambuildempty = build_empty;
-	routine->aminsert = insert;
-	routine->ambulkdelete = bulk_delete;
-	routine->amvacuumcleanup = cleanup;
-	routine->amcostestimate = estimate;
-	routine->amoptions = options;
-	routine->amvalidate = validate_class;
-	routine->ambeginscan = begin_scan;
-	routine->amrescan = rescan;
-	routine->amendscan = end_scan;
-	PG_RETURN_POINTER(routine);
-}
-
 /* run -- run a statement on an index, and maybe a TID. */
 static uint64
 run(const char *statement, Relation index, ItemPointer tid)
@@ -218,4 +177,29 @@ rescan(IndexScanDesc scan, ScanKey keys, int nkeys, ScanKey orderbys, int norder
 static void
 end_scan(IndexScanDesc scan)
 {
+}
+
+/* test_index_am_handler -- the handler: the routines, and what it can do. */
+Datum
+test_index_am_handler(PG_FUNCTION_ARGS)
+{
+	MemoryContext context = MemoryContextSwitchTo(TopMemoryContext);
+	IndexAmRoutine *routine = makeNode(IndexAmRoutine);
+
+	/* 19 keeps it, older servers copy and free it */
+	MemoryContextSwitchTo(context);
+	routine->amstrategies = 1;
+	routine->amparallelvacuumoptions = VACUUM_OPTION_NO_PARALLEL;
+	routine->ambuild = build;
+	routine->ambuildempty = build_empty;
+	routine->aminsert = insert;
+	routine->ambulkdelete = bulk_delete;
+	routine->amvacuumcleanup = cleanup;
+	routine->amcostestimate = estimate;
+	routine->amoptions = options;
+	routine->amvalidate = validate_class;
+	routine->ambeginscan = begin_scan;
+	routine->amrescan = rescan;
+	routine->amendscan = end_scan;
+	PG_RETURN_POINTER(routine);
 }

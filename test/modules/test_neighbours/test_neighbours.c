@@ -39,26 +39,34 @@ static ProcessUtility_hook_type after_watching = NULL;
 static ProcessUtility_hook_type after_dividing = NULL;
 static post_parse_analyze_hook_type previous_analyze_hook = NULL;
 
-static void watch(PlannedStmt *pstmt, const char *query_string,
-				  bool read_only_tree, ProcessUtilityContext context,
-				  ParamListInfo params, QueryEnvironment *query_env,
-				  DestReceiver *dest, QueryCompletion *qc);
-static void divide(PlannedStmt *pstmt, const char *query_string,
-				   bool read_only_tree, ProcessUtilityContext context,
-				   ParamListInfo params, QueryEnvironment *query_env,
-				   DestReceiver *dest, QueryCompletion *qc);
-static void load_divider(ParseState *pstate, Query *query, compat_jumble_state *jstate);
-static void tell(const char *who, List *options);
-static List *with_children(List *rels);
-
-/* _PG_init -- install the hooks, and define the settings. */
-void
-_PG_init(void)
+/* tell -- say which options a statement has here. */
+static void
+tell(const char *who, List *options)
 {
-	after_watching = ProcessUtility_hook;
-	ProcessUtility_hook = watch;
-	previous_analyze_hook = post_parse_analyze_hook;
-	post_parse_analyze_hook = load_divider;
+	StringInfoData text;
+
+	initStringInfo(&text);
+	foreach_node(DefElem, def, options)
+		appendStringInfo(&text, " %s%s%s", def->defname, def->arg ? "=" : "",
+						 def->arg ? defGetString(def) : "");
+	ereport(NOTICE, (errmsg("%s%s", who, text.data)));
+}
+
+/* with_children -- a list of relations, with their children. */
+static List *
+with_children(List *rels)
+{
+	List	   *all = NIL;
+
+	foreach_node(VacuumRelation, named, rels)
+	{
+		Oid			relid = RangeVarGetRelid(named->relation, NoLock, false);
+
+		all = lappend(all, named);
+		foreach_oid(child, find_inheritance_children(relid, NoLock))
+			all = lappend(all, makeVacuumRelation(NULL, child, NIL));
+	}
+	return all;
 }
 
 /* watch -- a hook that tells of each VACUUM and REPACK. */
@@ -110,32 +118,12 @@ load_divider(ParseState *pstate, Query *query, compat_jumble_state *jstate)
 		previous_analyze_hook(pstate, query, jstate);
 }
 
-/* tell -- say which options a statement has here. */
-static void
-tell(const char *who, List *options)
+/* _PG_init -- install the hooks, and define the settings. */
+void
+_PG_init(void)
 {
-	StringInfoData text;
-
-	initStringInfo(&text);
-	foreach_node(DefElem, def, options)
-		appendStringInfo(&text, " %s%s%s", def->defname, def->arg ? "=" : "",
-						 def->arg ? defGetString(def) : "");
-	ereport(NOTICE, (errmsg("%s%s", who, text.data)));
-}
-
-/* with_children -- a list of relations, with their children. */
-static List *
-with_children(List *rels)
-{
-	List	   *all = NIL;
-
-	foreach_node(VacuumRelation, named, rels)
-	{
-		Oid			relid = RangeVarGetRelid(named->relation, NoLock, false);
-
-		all = lappend(all, named);
-		foreach_oid(child, find_inheritance_children(relid, NoLock))
-			all = lappend(all, makeVacuumRelation(NULL, child, NIL));
-	}
-	return all;
+	after_watching = ProcessUtility_hook;
+	ProcessUtility_hook = watch;
+	previous_analyze_hook = post_parse_analyze_hook;
+	post_parse_analyze_hook = load_divider;
 }
