@@ -2,8 +2,7 @@
 
 A table with eight equal indexes, --size GB with these, every fiftieth row deleted. Each VACUUM starts from an equal copy of the data
 directory of which nothing is in the page cache (POSIX_FADV_DONTNEED on each file, after it is written back; what stays nevertheless is
-in the results). Beside it, what a small program of our own gets from the same disk, which reads and rewrites files as VACUUM does it, or
-better. Of each round what matters most comes first. `make bench-large SIZE=31 BASE=/on/a/disk`.
+in the results). Of each round what matters most comes first. `make bench-large SIZE=31 BASE=/on/a/disk`.
 """
 
 import argparse
@@ -72,39 +71,19 @@ def hold_memory(left: float) -> mmap.mmap | None:
 
 
 def cold_grid(result: Result) -> Grid:
-    """Return what the kernel and the server say of each contender's VACUUM: medians of the rounds."""
-    best = max((rate for rates in result.programs for name, rate in rates.items() if "rewrites" in name), default=0)
-    header = ["VACUUM", "seconds", "reads, MB/s", "writes, MB/s", "of the program's best", "disk reads, MB/s", "disk writes, MB/s",
-              "user, s", "system, s", "in page cache before, MB", "after, MB", "written back after, s"]  # fmt: skip
+    """Return what each contender's VACUUM used: medians of the rounds."""
+    header = ["VACUUM", "seconds", "reads, MB/s", "writes, MB/s", "user, s", "system, s", "in page cache before, MB", "after, MB",
+              "written back after, s"]  # fmt: skip
     rows = []
     for contender in result.contenders():
         runs = result.runs_of(contender)
-        rates = [
-            [count / run.seconds for count in (run.device.read_bytes, run.device.written_bytes, run.kernel.disk_read, run.kernel.disk_written)]
+        figures = (
+            [run.seconds, run.use.read / run.seconds / MEBIBYTE, run.use.written / run.seconds / MEBIBYTE, run.use.user, run.use.system,
+             run.cached_before / MEBIBYTE, (run.cached_before + run.use.cached) / MEBIBYTE, run.left_dirty_seconds]
             for run in runs
-        ]
-        read, written, disk_read, disk_written = (median(column) for column in zip(*rates))
-        rows.append([
-            contender.name,
-            f"{result.median_seconds(contender):.2f}",
-            f"{read / MEBIBYTE:,.0f}",
-            f"{written / MEBIBYTE:,.0f}",
-            f"{(read + written) / (2 * best):.0%}" if best else "",
-            f"{disk_read / MEBIBYTE:,.0f}",
-            f"{disk_written / MEBIBYTE:,.0f}",
-            f"{median(run.kernel.user for run in runs):.1f}",
-            f"{median(run.kernel.system for run in runs):.1f}",
-            f"{median(run.cached_before for run in runs) / MEBIBYTE:,.0f}",
-            f"{median(run.cached_before + run.kernel.cached for run in runs) / MEBIBYTE:,.0f}",
-            f"{median(run.left_dirty_seconds for run in runs):.1f}",
-        ])  # fmt: skip
+        )  # fmt: skip
+        rows.append([contender.name, *(f"{median(column):,.1f}" for column in zip(*figures))])
     return Grid(header, rows)
-
-
-def program_grid(result: Result) -> Grid:
-    """Return what the program gets from the disk, of each byte that it reads or reads and rewrites."""
-    names = result.programs[0]
-    return Grid(["a program that", "MB/s"], [[name, f"{median(rates[name] for rates in result.programs) / MEBIBYTE:,.0f}"] for name in names])
 
 
 def all_contenders(options: argparse.Namespace) -> list[Contender]:
@@ -142,8 +121,7 @@ def main() -> int:
             if len({one.contender.is_core for one in result.runs}) == 2:
                 save_results(options.results, circumstances, results=[asdict(result)])
     print_result(console, result)
-    for grid, title in ((cold_grid(result), "disk, processors and page cache"), (program_grid(result), "the same disk in the same run")):
-        console.print(grid.to_rich(title))
+    console.print(cold_grid(result).to_rich("disk, processors and page cache"))
     say(f"\nnumbers: {options.results}")
     return 1 if objections(result) else 0
 

@@ -2,13 +2,12 @@
 
 import os
 import re
-import subprocess
 import threading
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, nullcontext
-from dataclasses import astuple, dataclass, field
+from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
 from statistics import median
@@ -19,7 +18,7 @@ from cyclone_lab import page_cache
 from cyclone_lab.background import Background
 from cyclone_lab.cluster import Cluster
 from cyclone_lab.files import assert_free, table_files
-from kernel import KernelUse, data_files, kernel_use, program_rates
+from kernel import Use, data_files, use_of
 from scenarios import TABLE, Scenario
 
 LOAD_CONFIG = {
@@ -86,31 +85,12 @@ class Contender:
         return self.engine == "core"
 
     @property
-    def is_usual(self) -> bool:
-        """pg_cyclone with its defaults, for which the summaries are."""
-        return not self.is_core and self.page_cache == "auto"
-
-    @property
     def settings(self) -> tuple[str, ...]:
         """The statements with which a session becomes this contender's."""
         return (
             f"SET cyclone.enabled = {'off' if self.is_core else 'on'}",
             f"SET cyclone.preserve_page_cache = {self.page_cache}",
         )
-
-
-@dataclass(frozen=True)
-class DeviceUse:
-    """Reads and writes of the device by all processes, by the server's own count."""
-
-    read_seconds: float  # that they waited
-    writes: int
-    write_seconds: float
-    read_bytes: int
-    written_bytes: int
-
-    def __sub__(self, before: "DeviceUse") -> "DeviceUse":
-        return DeviceUse(*(now - then for now, then in zip(astuple(self), astuple(before))))
 
 
 @dataclass
@@ -122,12 +102,10 @@ class Run:
     seconds: float  # as the client sees it
     phases: dict[str, float]  # the leader's seconds by phase; sampled for PostgreSQL; empty if pg_cyclone reported none
     launched: int | None  # parallel workers that took part; None if the engine said nothing
-    store: tuple[int, int] | None  # what the dead-TID store held at its peak: items, bytes; None if nothing was said
     outcome: dict[str, int]  # what the VACUUM left behind; has to be the same for all
     bytes_after: int  # of the table with all that belongs to it
     messages: list[str]  # what VERBOSE said
-    device: DeviceUse | None = None  # if the table is on the device
-    kernel: KernelUse | None = None  # if its pages come through the page cache
+    use: Use | None = None  # if its pages come through the page cache
     cached_before: int = 0  # bytes of the table in the page cache
     left_dirty_seconds: float = 0.0  # in which the system wrote back afterwards what was still to be written
 
@@ -147,6 +125,9 @@ class Ratio:
     low: float
     high: float
 
+    def __str__(self) -> str:
+        return f"{self.median:.2f} ({self.low:.2f}–{self.high:.2f})"
+
 
 @dataclass
 class Result:
@@ -157,8 +138,6 @@ class Result:
     heap_bytes: int
     index_bytes: int
     buffers: str  # shared_buffers
-    device_rates: list[float] = field(default_factory=list)  # bytes a second that the device reads in sequence; if cold, before each round
-    programs: list[dict[str, float]] = field(default_factory=list)  # program_rates of each round, through the page cache
     runs: list[Run] = field(default_factory=list)
 
     def contenders(self) -> list[Contender]:
@@ -193,11 +172,6 @@ class Result:
         pairs = zip(self.runs_of(baseline), self.runs_of(contender))
         ratios = [base.seconds / run.seconds for base, run in pairs]
         return Ratio(median(ratios), min(ratios), max(ratios))
-
-    def store_bytes_per_item(self) -> float | None:
-        """Return the bytes that a dead item took in pg_cyclone's store at its peak; None if there were none."""
-        stores = [run.store for run in self.runs if run.store]
-        return median(size / items for items, size in stores) if stores else None
 
 
 def contenders_for(scenario: Scenario, worker_counts: list[int], core_counts: list[int] | None = None) -> list[Contender]:
@@ -257,17 +231,12 @@ def run_round(
     """
     scenario = result.scenario
     turn = number % len(contenders)
-    if scenario.is_past_the_page_cache:
-        result.device_rates.append(_device_rate(original))
     for contender in contenders[turn:] + contenders[:turn]:
         with nullcontext(shared) if shared else original.copy(base=base) as server:
             _warm_up(server, scenario)
             if scenario.page_cache_dropped:
                 page_cache.drop(data_files(original) + data_files(server))
             run = _timed_vacuum(server, scenario, contender, number + 1)
-            if scenario.page_cache_dropped and len(result.programs) <= number:
-                server.stop("immediate")
-                result.programs.append(program_rates(server))
         result.runs.append(run)
         yield run
 
@@ -314,14 +283,6 @@ def _load(original: Cluster, statements: list[list[str]]) -> list[int]:
     return list(sizes)
 
 
-def _device_rate(original: Cluster) -> float:
-    """Return how many bytes a second dd reads from the stopped cluster's largest file, past the page cache."""
-    largest = max((original.data / "base").rglob("*"), key=lambda file: file.stat().st_size)
-    start = time.perf_counter()
-    subprocess.run(["dd", f"if={largest}", "of=/dev/null", "bs=1M", "iflag=direct", "status=none"], check=True)
-    return largest.stat().st_size / (time.perf_counter() - start)
-
-
 def _buffers(scenario: Scenario, size: int) -> str:
     """Return the shared_buffers for a table that has this many bytes with its indexes."""
     megabytes = size / (1 << 20)
@@ -365,20 +326,18 @@ def _timed_vacuum(cluster: Cluster, scenario: Scenario, contender: Contender, nu
         if scenario.full and contender.is_core:
             conn.execute(f"SET max_parallel_maintenance_workers = {contender.workers}")
             statement = scenario.vacuum_statement(0).replace(", PARALLEL 0", "")
-        before = _device_use(conn) if scenario.is_cold else None
         files = table_files(cluster, conn, TABLE) if scenario.page_cache_dropped else []
-        kernel_before = kernel_use(cluster, files) if files else None
+        before = use_of(cluster, conn, files) if files else None
         sampler.start()
         start = time.perf_counter()
         conn.execute(statement)
         seconds = time.perf_counter() - start
         sampled = sampler.stop()
-        kernel = kernel_use(cluster, files) - kernel_before if files else None
+        use = use_of(cluster, conn, files) - before if files else None
         start = time.perf_counter()
         if files:
             os.sync()
         left_dirty_seconds = time.perf_counter() - start
-        device = _device_use(conn) - before if before else None
         outcome = conn.execute(
             "SELECT relpages, reltuples::bigint, relallvisible, (pg_visibility_map_summary(oid)).all_visible"
             f" FROM pg_class WHERE oid = '{TABLE}'::regclass"
@@ -389,21 +348,8 @@ def _timed_vacuum(cluster: Cluster, scenario: Scenario, contender: Contender, nu
             state = {"reltuples": state["reltuples"]}
         [(bytes_after,)] = conn.execute(f"SELECT pg_total_relation_size('{TABLE}')")
     phases = sampled if contender.is_core else parse_phases(messages)
-    return Run(contender, number, seconds, phases, parse_launched(messages), parse_store(messages), state, bytes_after,
-               messages, device, kernel, kernel_before.cached if files else 0, left_dirty_seconds)  # fmt: skip
-
-
-def _device_use(conn: psycopg.Connection) -> DeviceUse:
-    """Return what has been read and written of relations since the server's statistics began; those of this session are flushed."""
-    conn.execute("SELECT pg_stat_force_next_flush()")
-    # before PostgreSQL 18 all are of op_bytes
-    [(read_ms, writes, write_ms, read_bytes, written_bytes)] = conn.execute(
-        "SELECT coalesce(sum(read_time), 0), coalesce(sum(writes), 0), coalesce(sum(write_time), 0),"
-        " coalesce(sum(coalesce(to_jsonb(io) ->> 'read_bytes', (reads * (to_jsonb(io) ->> 'op_bytes')::bigint)::text)::numeric), 0),"
-        " coalesce(sum(coalesce(to_jsonb(io) ->> 'write_bytes', (writes * (to_jsonb(io) ->> 'op_bytes')::bigint)::text)::numeric), 0)"
-        " FROM pg_stat_io io WHERE object = 'relation'"
-    )
-    return DeviceUse(float(read_ms) / 1000, int(writes), float(write_ms) / 1000, int(read_bytes), int(written_bytes))
+    return Run(contender, number, seconds, phases, parse_launched(messages), state, bytes_after,
+               messages, use, before.cached if before else 0, left_dirty_seconds)  # fmt: skip
 
 
 class PhaseSampler:
@@ -485,9 +431,3 @@ def parse_launched(messages: list[str]) -> int | None:
     found = re.search(r"^parallel workers: \d+ planned, (\d+) launched$", text, re.MULTILINE)
     found = found or re.search(r"^launched (\d+) parallel vacuum workers? for index vacuuming", text, re.MULTILINE)
     return int(found[1]) if found else None
-
-
-def parse_store(messages: list[str]) -> tuple[int, int] | None:
-    """Return the items and the bytes in a line like `dead-TID store: 717 kB used at peak for 500000 items`; None without one."""
-    found = re.search(r"^dead-TID store: (\d+) kB used at peak for (\d+) items", "\n".join(messages), re.MULTILINE)
-    return (int(found[2]), int(found[1]) * 1024) if found else None

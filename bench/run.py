@@ -9,7 +9,7 @@ from dataclasses import asdict
 
 from circumstances import RESULTS, add_common_arguments, begin, cores, run_main, save_results
 from measure import CONFIG, measure
-from report import objections, print_result, print_summary
+from report import objections, print_result
 from scenarios import GROUPS, LARGE, SCENARIOS, Scenario
 
 WORKER_COUNTS = (0, 1, 2, 4)
@@ -67,7 +67,6 @@ def main() -> int:
     finally:  # what there is when it is interrupted is worth having, too
         if results:
             save_results(options.results, circumstances, results=[asdict(result) for result in results])
-    print_summary(console, results)
     console.print(f"\nnumbers: {options.results}", highlight=False)
     return 1 if any(objections(result) for result in results) else 0
 

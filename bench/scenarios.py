@@ -90,7 +90,7 @@ _PAGE = f"(SELECT format('(%%s,0)', pg_relation_size('{TABLE}') / current_settin
 _DELETE_A_FIFTIETH = tuple(
     f"DELETE FROM {TABLE} WHERE id %% 50 = 0 AND ctid >= {_PAGE.format(part)} AND ctid < {_PAGE.format(part + 1)}" for part in range(_LOADERS)
 )
-_PAST_THE_PAGE_CACHE = {"debug_io_direct": "data", "track_io_timing": "on"}
+_PAST_THE_PAGE_CACHE = {"debug_io_direct": "data"}
 _CREATE_CASE = "CREATE %(persistence)s TABLE {table} (c {type}) WITH (autovacuum_enabled = off); INSERT INTO {table} {rows}"
 _INTEGERS = "SELECT generate_series(1, %(rows)s)"
 _THOUSAND_KEYS = "SELECT c %% 1000 FROM generate_series(1, %(rows)s) c"
@@ -100,13 +100,7 @@ _DELETE_FIRST_PAGES = (
     f"DELETE FROM {TABLE} WHERE ctid < (SELECT format('(%%s,0)',"
     f" ceil(pg_relation_size('{TABLE}') / current_setting('block_size')::int * 0.3))::tid)"
 )
-# Of Hubert Lubaczewski's article on VACUUM FULL as it became in PostgreSQL 9.0; his texts are of 100 to 1000 repetitions.
-_CREATE_COMPRESSED = f"""
-    CREATE TABLE {TABLE} (id serial PRIMARY KEY, whatever int, anything text) WITH (autovacuum_enabled = off);
-    INSERT INTO {TABLE} (whatever, anything)
-    SELECT random() * 100000, repeat('some TEXT' || random() * 100, (100 + random() * 900)::int)
-    FROM generate_series(1, %(rows)s)
-"""
+
 
 @dataclass(frozen=True)
 class Scenario:
@@ -128,12 +122,7 @@ class Scenario:
     @property
     def is_cold(self) -> bool:
         """Whether the table is read from the device."""
-        return self.page_cache_dropped or self.is_past_the_page_cache
-
-    @property
-    def is_past_the_page_cache(self) -> bool:
-        """Whether the page cache has no part in that."""
-        return self.settings == _PAST_THE_PAGE_CACHE
+        return self.page_cache_dropped or self.settings == _PAST_THE_PAGE_CACHE
 
     def setup_statements(self, rows: int) -> list[list[str]]:
         """Return the statements that make the table, with this number of rows: lists of those to run at the same time."""
@@ -238,16 +227,6 @@ SCENARIOS = {
         ),
         _cold("heap", "no index, every page all-visible, none skipped", (), (), _VACUUM_EACH_PAGE),
         _cold("indexes", "two indexes, every twentieth row deleted", _TWO_INDEXES, (_DELETE_A_TWENTIETH,), _VACUUM),
-        Scenario(
-            name="full-compressed",
-            group="full",
-            about="serial key, integer and compressed text, 90 % deleted",
-            rows=5_000_000,
-            setup=("SELECT setseed(0.5)", _CREATE_COMPRESSED, f"DELETE FROM {TABLE} WHERE 0 < id %% 10"),
-            vacuum=_FULL,
-            full=True,
-            indexes=1,
-        ),
         Scenario(
             name="full-narrow",
             group="full",
