@@ -12,6 +12,7 @@ import psycopg
 
 from circumstances import RESULTS, add_common_arguments, begin, run_main, save_results
 from cyclone_lab.cluster import Cluster
+from figures import audit_lines
 from kernel import session_ns
 
 CONFIG = {
@@ -24,7 +25,6 @@ CONFIG = {
     "checkpoint_timeout": "1h",
     "max_parallel_maintenance_workers": 0,
 }
-DEFAULT = 0.01
 # next to none; and as many as let the second look at indexes take half as many, as with any share below 1
 LEAST, MOST = 1e-6, 0.99
 SHARES = {"none": 0, "least": LEAST, "most": MOST}
@@ -89,17 +89,6 @@ def cpu_ms(conn: psycopg.Connection, case: Case, rows: int, audit: float) -> flo
     return (session_ns(conn) - before) / 1e6
 
 
-def added(case: dict) -> tuple[float, float]:
-    """Return what audits of next to no page add, and what those of the default share do, as parts of the time without any."""
-    return case["least"] / case["none"] - 1, (case["most"] - case["least"]) * DEFAULT / MOST / case["none"]
-
-
-def line(case: dict) -> str:
-    """Return what a case took with each share of pages, and what the default adds."""
-    first, default = added(case)
-    return f"| {case['name']} | {case['none']:.1f} ms | {first:.1%} | {case['most']:.1f} ms | {default:.2%} |"
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rows", type=int, default=1_000_000, help="size of the table (default: %(default)s)")
@@ -109,7 +98,6 @@ def main() -> None:
     options = parser.parse_args()
     _console, prefix, config, circumstances = begin(options, CONFIG)
     cases = []
-    print("| table | without audits | what the first page adds | 99 % of pages audited | what the default adds |")
     with Cluster.create(prefix, config, base=options.base) as cluster:
         cluster.start()
         with cluster.connect() as conn:
@@ -119,8 +107,7 @@ def main() -> None:
                     for share, times in runs.items():
                         times.append(cpu_ms(conn, CASES[name], options.rows, SHARES[share]))
                 cases.append({"name": name, **{share: round(min(times), 3) for share, times in runs.items()}})
-                print(line(cases[-1]), flush=True)
-    save_results(options.results, circumstances, rows=options.rows, rounds=options.rounds, cases=cases)
+    save_results(options.results, circumstances, audit_lines, rows=options.rows, rounds=options.rounds, cases=cases)
 
 
 if __name__ == "__main__":

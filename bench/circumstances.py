@@ -9,7 +9,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from rich.console import Console
@@ -102,12 +102,23 @@ def begin(options: argparse.Namespace, config: dict, prefix: Path | None = None)
     return console, prefix, config, circumstances
 
 
-def save_results(folder: Path, circumstances: dict, **found) -> None:
-    """Write results.json into `folder`, which is made if need be: whole, or not at all. Raises OSError."""
+def in_turn(contenders: Iterable, number: int) -> list:
+    """Return the contenders in the order of a round, from 0: each begins with another one."""
+    contenders = list(contenders)
+    turn = number % len(contenders)
+    return contenders[turn:] + contenders[:turn]
+
+
+def save_results(folder: Path, circumstances: dict, lines: Callable[[dict], list[str]] | None = None, **found) -> None:
+    """Write results.json into `folder`, which is made if need be: whole, or not at all. Print the lines that `make figures` makes of it,
+    if this gives any. Raises OSError.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     partial = folder / "results.json.partial"
     partial.write_text(json.dumps({"circumstances": circumstances, **found}, indent=1, default=str) + "\n")
     partial.rename(folder / "results.json")
+    if lines:
+        print("\n".join(lines(found)))
 
 
 def run_main(main: Callable[[], int | None]) -> None:

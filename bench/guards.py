@@ -16,8 +16,6 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import psycopg
-from rich.console import Console
-from rich.table import Table
 
 from beside import in_thread
 from circumstances import RESULTS, add_common_arguments, begin, run_main, save_results
@@ -25,6 +23,7 @@ from cyclone_lab import checks
 from cyclone_lab.background import Background, wait_until
 from cyclone_lab.cluster import Cluster
 from cyclone_lab.small_disk import can_be_small, move_wal
+from figures import guards_lines
 
 CONFIG = {
     "shared_preload_libraries": "pg_cyclone", "autovacuum": "off", "fsync": "off", "shared_buffers": "1GB", "max_wal_size": "20GB",
@@ -68,7 +67,9 @@ def main() -> None:
             case = measure_archiver if who == ARCHIVER else measure
             runs[who, command, bound] = case(prefix, config, options, who, command, bound)
             console.print(f"{command}, {who}, {guard_of(who, bound)}: {summary(who, runs[who, command, bound])}", highlight=False)
-    report(console, options.results, circumstances, runs)
+    cases = [{"who": who, "command": command, "bound": bound, "samples": [[round(value, 2) for value in line] for line in samples]}
+             for (who, command, bound), samples in runs.items()]  # fmt: skip
+    save_results(options.results, circumstances, guards_lines, runs=cases)
 
 
 def measure(prefix: Path, config: dict, options, who: str, command: str, bound: float) -> list[tuple]:
@@ -233,17 +234,6 @@ def summary(who: str, samples: list[tuple]) -> str:
 def is_down(samples: list[tuple]) -> bool:
     """Tell whether the samples of an archiver that fails end with the server's end."""
     return samples[-1][1] == 0
-
-
-def report(console: Console, folder: Path, circumstances: dict, runs: dict) -> None:
-    """Print a table, and write the samples."""
-    table = Table("beside", "command", "guard", "what came of it")
-    for (who, command, bound), samples in runs.items():
-        table.add_row(who, command, guard_of(who, bound), summary(who, samples))
-    console.print(table)
-    cases = [{"who": who, "command": command, "bound": bound, "samples": [[round(value, 2) for value in line] for line in samples]}
-             for (who, command, bound), samples in runs.items()]  # fmt: skip
-    save_results(folder, circumstances, runs=cases)
 
 
 def draw(runs: dict):

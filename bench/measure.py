@@ -14,6 +14,7 @@ from statistics import median
 
 import psycopg
 
+from circumstances import in_turn
 from cyclone_lab import page_cache
 from cyclone_lab.background import Background
 from cyclone_lab.cluster import Cluster
@@ -230,8 +231,7 @@ def run_round(
     Each round begins with another contender. All have the `shared` cluster, if there is one.
     """
     scenario = result.scenario
-    turn = number % len(contenders)
-    for contender in contenders[turn:] + contenders[:turn]:
+    for contender in in_turn(contenders, number):
         with nullcontext(shared) if shared else original.copy(base=base) as server:
             _warm_up(server, scenario)
             if scenario.page_cache_dropped:

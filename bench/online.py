@@ -1,4 +1,4 @@
-"""Making a bloated table small while others use it: VACUUM (FULL INPLACE) beside pg_repack, pg_squeeze, pgcompacttable, a rewrite,
+"""Making a bloated table small while others use it: VACUUM (FULL INPLACE) beside pg_repack, pg_squeeze, a rewrite,
 and on PostgreSQL 19 REPACK (CONCURRENTLY).
 
 The table is that of the case that VACUUM FULL is known by: a serial key, an integer and a compressed text, nine rows in ten
@@ -8,9 +8,8 @@ needs, the longest that any of pgbench's
 transactions took and that any of them waited for a lock, and the sizes at the end; and the same of a while in which nothing is done.
 `make bench-online ONLINE_ARGS="--rows 5000000 --pg-repack ../pg_repack-1.5.3"`.
 
-pg_repack and pg_squeeze are built from their sources, and pgcompacttable is run as it is, with perl's DBD::Pg; who is not named is
-left out. pg_squeeze takes wal_level = logical, so all have that if it takes part, and a server whose output_plugin_libraries may name
-it (17.11, 18.6, or later).
+pg_repack and pg_squeeze are built from their sources; who is not named is left out. pg_squeeze takes wal_level = logical, so all have
+that if it takes part, and a server whose output_plugin_libraries may name it (17.11, 18.6, or later).
 """
 
 import argparse
@@ -24,17 +23,15 @@ from contextlib import nullcontext
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
-from statistics import median
 
 import psycopg
-from rich.console import Console
-from rich.table import Table
 
 from beside import LOG_LOCK_WAITS, Pgbench, longest_lock_wait_ms, most, percentile
-from circumstances import RESULTS, add_common_arguments, begin, run_main, save_results
+from circumstances import RESULTS, add_common_arguments, begin, in_turn, run_main, save_results
 from cyclone_lab import build, checks
 from cyclone_lab.cluster import Cluster
 from cyclone_lab.postgres import program_env, program_path
+from figures import online_lines
 
 CONFIG = {
     "shared_preload_libraries": "pg_cyclone",
@@ -88,13 +85,12 @@ def main() -> int:
     parser.add_argument("--load", type=float, default=0.5, help="pgbench's rate, as a part of what it could (default: %(default)s)")
     parser.add_argument("--pg-repack", type=Path, help="a folder with pg_repack's sources")
     parser.add_argument("--pg-squeeze", type=Path, help="a folder with pg_squeeze's sources")
-    parser.add_argument("--pgcompacttable", type=Path, help="the script")
     add_common_arguments(parser, RESULTS / "online")
     options = parser.parse_args()
     prefix = build.install(options.major)
-    contenders = {"nothing": _nothing, **{form: partial(_vacuum, options=form) for form in FORMS}}
+    contenders = {"nothing": _nothing, **{form: partial(_statement, statement=f"VACUUM ({form}) s") for form in FORMS}}
     if options.major >= 19:
-        contenders[CONCURRENTLY] = _repack_concurrently
+        contenders[CONCURRENTLY] = partial(_statement, statement=f"{CONCURRENTLY} s")
     if options.pg_repack:
         build_extension(prefix, options.pg_repack.resolve())
         contenders["pg_repack"] = _pg_repack
@@ -103,7 +99,7 @@ def main() -> int:
     config = dict(CONFIG)
     if options.pg_squeeze:
         build_extension(prefix, options.pg_squeeze.resolve())
-        contenders["pg_squeeze"] = _pg_squeeze
+        contenders["pg_squeeze"] = partial(_statement, statement="SELECT squeeze.squeeze_table('public', 's')")
         config |= {
             "shared_preload_libraries": "pg_cyclone, pg_squeeze",
             "wal_level": "logical",
@@ -111,10 +107,6 @@ def main() -> int:
         }
     else:
         print("pg_squeeze is left out: name its sources by --pg-squeeze")
-    if options.pgcompacttable:
-        contenders["pgcompacttable"] = lambda cluster: _pgcompacttable(cluster, options.pgcompacttable.resolve())
-    else:
-        print("pgcompacttable is left out: name the script by --pgcompacttable")
     console, _, config, circumstances = begin(options, config, prefix)
 
     runs: list[Run] = []
@@ -125,15 +117,13 @@ def main() -> int:
         original.stop()
         console.print(f"pgbench at {rate:.0f} transactions a second, {options.load:.0%} of what it could" if rate else "without pgbench")
         for number in range(options.rounds):
-            order = list(contenders)[number % len(contenders) :] + list(contenders)[: number % len(contenders)]
-            for name in order:
+            for name in in_turn(contenders, number):
                 with original.copy(base=options.base) as cluster:
                     cluster.start()
                     runs.append(_measure(cluster, name, contenders[name], options.rows, rate))
                     cluster.stop()
                 console.print(_line(runs[-1]), highlight=False)
-    _print(console, contenders, runs)
-    save_results(options.results, circumstances, rate=rate, runs=[asdict(run) for run in runs])
+    save_results(options.results, circumstances, online_lines, rate=rate, runs=[asdict(run) for run in runs])
     return 0
 
 
@@ -179,9 +169,8 @@ def _measure(cluster: Cluster, name: str, contender, rows: int, rate: float) -> 
         transactions = pgbench.stop() if pgbench else []
         lock_wait = longest_lock_wait_ms(cluster.log[logged:])
         [(left, table, indexes)] = conn.execute("SELECT count(*), pg_table_size('s'), pg_indexes_size('s') FROM s")
-        if contender is not _pgcompacttable:
-            conn.execute("VACUUM (INDEX_CLEANUP on) s")
-            checks.assert_clean(conn, "s")
+        conn.execute("VACUUM (INDEX_CLEANUP on) s")
+        checks.assert_clean(conn, "s")
     during = [ms for moment, ms in transactions if begin <= moment and moment - ms / 1000 <= end]
     before = [ms for moment, ms in transactions if moment < begin]
     return Run(name, end - begin, finished, peak, int(wal), max(during, default=0), lock_wait,
@@ -223,20 +212,14 @@ def _nothing(_cluster: Cluster) -> bool:
     return True
 
 
-def _vacuum(cluster: Cluster, options: str) -> bool:
-    with cluster.connect() as conn:
-        conn.execute(f"VACUUM ({options}) s")
-    return True
-
-
-def _repack_concurrently(cluster: Cluster) -> bool:
-    """PostgreSQL's own, which decodes what others change meanwhile."""
+def _statement(cluster: Cluster, statement: str) -> bool:
+    """Run a contender that is a statement, unless it takes too long; return whether it has finished."""
     with cluster.connect() as conn:
         conn.execute(f"SET statement_timeout = '{MOST_SECONDS}s'")
         try:
-            conn.execute(f"{CONCURRENTLY} s")
+            conn.execute(statement)
         except psycopg.Error as error:
-            print(f"{CONCURRENTLY}: {error}", file=sys.stderr)
+            print(f"{statement}: {error}", file=sys.stderr)
             return False
         return True
 
@@ -256,53 +239,11 @@ def _pg_repack(cluster: Cluster) -> bool:
     return subprocess.run(command, env=env, capture_output=True, timeout=MOST_SECONDS).returncode == 0
 
 
-def _pg_squeeze(cluster: Cluster) -> bool:
-    with cluster.connect() as conn:
-        conn.execute(f"SET statement_timeout = '{MOST_SECONDS}s'")
-        try:
-            conn.execute("SELECT squeeze.squeeze_table('public', 's')")
-        except psycopg.Error as error:
-            print(f"pg_squeeze: {error}", file=sys.stderr)
-            return False
-        return True
-
-
-def _pgcompacttable(cluster: Cluster, script: Path) -> bool:
-    env = cluster.client_env()
-    command = ["perl", script, f"--host={env['PGHOST']}", f"--port={env.get('PGPORT', 5432)}", f"--user={env['PGUSER']}"]
-    command += ["--dbname=postgres", "--table=s", "--force", "--delay-ratio=0"]
-    try:
-        return subprocess.run(command, env=program_env(cluster.prefix, **env), capture_output=True,
-                              timeout=MOST_SECONDS).returncode == 0  # fmt: skip
-    except subprocess.TimeoutExpired:
-        return False
-
-
 def _line(run: Run) -> str:
     return (f"  {run.contender:32} {run.seconds:7.2f} s{'' if run.finished else ' (gave up)'}, disk +{run.peak_disk / 2**20:.1f} MB,"
             f" WAL {run.wal / 2**20:.0f} MB, longest {run.longest_ms:.0f} ms,"
             f" lock {run.longest_lock_wait_ms:.0f} ms, p99 {run.p99_ms:.2f} ms (before {run.p99_before_ms:.2f}),"
-            f" table {run.table / 2**20:.1f} MB, indexes {run.indexes / 2**20:.1f} MB")  # fmt: skip
-
-
-def _print(console: Console, contenders: dict, runs: list[Run]) -> None:
-    table = Table(title="medians")
-    for column in ("contender", "seconds", "extra disk, MB", "WAL, MB", "longest, ms", "lock wait, ms", "p99, ms", "p99 before, ms", "table, MB",
-                   "indexes, MB", "rows lost"):  # fmt: skip
-        table.add_column(column, justify="left" if column == "contender" else "right")
-    for name in contenders:
-        mine = [run for run in runs if run.contender == name]
-
-        def middle(field: str, unit: float = 1, mine=mine) -> float:
-            return median(getattr(run, field) for run in mine) / unit
-
-        table.add_row(
-            name + ("" if all(run.finished for run in mine) else " (gave up)"), f"{middle('seconds'):.2f}",
-            f"{middle('peak_disk', 2**20):.1f}", f"{middle('wal', 2**20):.0f}", f"{middle('longest_ms'):.0f}",
-            f"{middle('longest_lock_wait_ms'):.0f}", f"{middle('p99_ms'):.2f}", f"{middle('p99_before_ms'):.2f}", f"{middle('table', 2**20):.1f}",
-            f"{middle('indexes', 2**20):.1f}", f"{max(run.lost_rows for run in mine)}",
-        )  # fmt: skip
-    console.print(table)
+            f" table {run.table / 2**20:.1f} MB, indexes {run.indexes / 2**20:.1f} MB, {run.lost_rows} rows lost")  # fmt: skip
 
 
 if __name__ == "__main__":

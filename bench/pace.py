@@ -1,10 +1,9 @@
-"""Measures three things that a VACUUM's pace rests on. `make bench-pace`.
+"""Measures two things that a VACUUM's pace rests on. `make bench-pace`.
 
 How well a team keeps to the budget of cost-based delay: what it costs a second, as a part of what the settings allow, for
 PostgreSQL's VACUUM in one process and pg_cyclone's with workers.
-How fast the latency target auto makes way when a load begins, and full speed is reached again when it ends (steps). And what
-others take beside slow and fast loads, bursts, and one that grows tenfold (loads). For these a VACUUM runs without a break, and
-pgbench beside it.
+And what others take with the latency target auto beside slow and fast loads, bursts, and one that grows tenfold (loads): a VACUUM runs
+without a break, and pgbench beside it.
 """
 
 import argparse
@@ -31,32 +30,18 @@ CONFIG = {
 PAGE_COSTS = {"vacuum_cost_page_hit": 1, "vacuum_cost_page_miss": 2, "vacuum_cost_page_dirty": 20}
 BUDGETS = ((200, 20), (200, 2), (2000, 20))  # vacuum_cost_limit, vacuum_cost_delay in ms
 WORKERS = (0, 1, 2, 4)
-PARTS = ("budget", "steps", "loads")
+PARTS = ("budget", "loads")
 SUM = """\\set aid random(1, 1000000 - {rows})
 SELECT sum(abalance) FROM pgbench_accounts WHERE aid BETWEEN :aid AND :aid + {rows};
 """
 LOOK_UP = """\\set aid random(1, 1000000)
 SELECT abalance FROM pgbench_accounts WHERE aid = :aid;
 """
-# Of steps, in seconds
-ALONE, IDLE, LOAD, AFTER, WINDOW, INTERVAL = 4, 4, 10, 5, 1.0, 0.02
-NEAR = 1.1
-# Of loads; with this interval the VACUUM's watcher is no load itself. The first seconds don't count.
+# In seconds; with this interval the VACUUM's watcher is no load itself. The first seconds don't count.
 LOADS_ALONE, LOADS_IDLE, LOADS_BEGIN, LOADS_WINDOW, LOADS_INTERVAL = 10, 6, 5, 10, 1.0
 
 # Seconds, and the statements a second in them
 Part = tuple[float, float]
-
-
-@dataclass
-class Steps:
-    """The figures of one load that begins and ends, in seconds and milliseconds."""
-
-    alone_ms: float  # the percentile without VACUUM
-    back_seconds: float  # after the load's begin, until the percentile of a window is within a tenth of that
-    load_ms: float  # the percentile from two seconds after the load's begin to its end
-    speed_under_load: float  # what of the table was scanned a second from two seconds on, as a part of that without load
-    full_speed_seconds: float  # after its end, until nothing bounds the VACUUM
 
 
 @dataclass(frozen=True)
@@ -119,33 +104,8 @@ def use_of_budget(cluster: Cluster, limit: int, delay_ms: int, *, workers: int |
     return cost / seconds / (limit / delay_ms * 1000)
 
 
-def measure_steps(cluster: Cluster) -> Steps:
-    """Have a load begin and end that adds up rows at half the rate that it could; tables t and pgbench's, with a million accounts, exist."""
-    script = SUM.format(rows=30_000)
-    rate = most(cluster, script) / 2
-    alone = percentile([ms for _, ms in run_pgbench(cluster, script, ALONE, rate)])
-    with VacuumBeside(cluster, AUTO, interval=INTERVAL) as vacuum:
-        time.sleep(IDLE)
-        begin = time.time()
-        transactions = run_pgbench(cluster, script, LOAD, rate)
-        time.sleep(AFTER)
-    begin = max(begin, min(moment for moment, _ in transactions))
-    end = max(moment for moment, _ in transactions)
-    back = begin
-    while percentile([ms for moment, ms in transactions if back <= moment < back + WINDOW]) > NEAR * alone and back < end:
-        back += 0.1
-    unbounded = [moment for moment, limit, *_ in vacuum.samples if moment > end and limit == "nothing"]
-    return Steps(
-        alone,
-        back - begin,
-        percentile([ms for moment, ms in transactions if moment >= begin + 2]),
-        vacuum.speed(begin + 2, end) / (vacuum.speed(begin - 2, begin) or float("nan")),
-        unbounded[0] - end if unbounded else float("inf"),
-    )
-
-
 def measure_load(cluster: Cluster, kind: Kind) -> Beside:
-    """Do one run of a kind of load, with the same tables."""
+    """Do one run of a kind of load; tables t and pgbench's, with a million accounts, exist."""
     parts = kind.parts(most(cluster, kind.script))
     alone = percentile([ms for _, ms in run_pgbench(cluster, kind.script, LOADS_ALONE, max(rate for _, rate in parts))])
     transactions: list[tuple[float, float]] = []
@@ -178,16 +138,6 @@ def budget_grid(cluster: Cluster) -> Grid:
     return Grid(["cost a second, of limit/delay", *(f"{limit} / {delay} ms" for limit, delay in BUDGETS)], rows)
 
 
-def steps_grid(runs: list[Steps]) -> Grid:
-    """Return a row each run, and one of medians."""
-    name = f"{PERCENTILE}th percentile"
-    header = ["run", f"{name} without VACUUM, ms", "near it again after, s", f"{name} from 2 s on, ms", "speed from 2 s on",
-              "full speed again after, s"]  # fmt: skip
-    columns = [tuple(asdict(run).values()) for run in runs]
-    named = {**{str(number): values for number, values in enumerate(columns, 1)}, "median": [median(values) for values in zip(*columns)]}
-    return Grid(header, [[name, *(f"{value:.2f}" for value in values)] for name, values in named.items()])
-
-
 def loads_grid(runs: list[Beside]) -> Grid:
     """Return a row for each kind of load, with the medians of its runs."""
     name = f"{PERCENTILE}th percentile"
@@ -202,13 +152,12 @@ def loads_grid(runs: list[Beside]) -> Grid:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rows", type=int, default=1_000_000, help="size of the table (default: %(default)s)")
-    parser.add_argument("--steps", type=int, default=5, help="runs of a load that begins and ends (default: %(default)s)")
-    parser.add_argument("--loads", type=int, default=1, help="runs of each other load (default: %(default)s)")
+    parser.add_argument("--loads", type=int, default=1, help="runs of each load (default: %(default)s)")
     parser.add_argument("--only", nargs="+", choices=PARTS, default=list(PARTS), metavar="PART", help=f"of {', '.join(PARTS)}")
     add_common_arguments(parser, RESULTS / "pace")
     options = parser.parse_args()
-    if min(options.steps, options.loads) < 1:
-        parser.error("--steps, --loads: at least one")
+    if options.loads < 1:
+        parser.error("--loads: at least one")
     console, prefix, config, circumstances = begin(options, CONFIG)
     found: dict[str, Grid] = {}
 
@@ -222,8 +171,6 @@ def main() -> None:
         if "budget" in options.only:
             show("budget", budget_grid(cluster), "Budget")
         cluster.run("pgbench", "-i", "-q", "-s", "10", "postgres")
-        if "steps" in options.only:
-            show("steps", steps_grid([measure_steps(cluster) for _ in range(options.steps)]), "A load begins and ends")
         if "loads" in options.only:
             show("loads", loads_grid([measure_load(cluster, kind) for _ in range(options.loads) for kind in KINDS]), "Loads")
     save_results(options.results, circumstances, **{part: asdict(grid) for part, grid in found.items()})

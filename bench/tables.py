@@ -9,12 +9,10 @@ import argparse
 import time
 from itertools import product
 from pathlib import Path
-from statistics import median
 
-from rich.table import Table
-
-from circumstances import RESULTS, add_common_arguments, begin, run_main, save_results
+from circumstances import RESULTS, add_common_arguments, begin, in_turn, run_main, save_results
 from cyclone_lab.cluster import Cluster
+from figures import tables_lines
 from kernel import session_ns
 
 CONFIG = {
@@ -70,7 +68,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3, help="runs of each contender (default: %(default)s)")
     add_common_arguments(parser, RESULTS / "tables")
     options = parser.parse_args()
-    console, prefix, config, circumstances = begin(options, CONFIG)
+    _console, prefix, config, circumstances = begin(options, CONFIG)
     seconds = {(way, engine): [] for way in (*PER_ROUND, CPU) for engine in ENGINES}
     with Cluster.create(prefix, LOAD_CONFIG, base=options.base) as original:
         original.start()
@@ -80,19 +78,11 @@ def main() -> None:
         original.stop()
         original.config = config
         for number in range(options.rounds):
-            contenders = list(product(PER_ROUND, ENGINES))
-            turn = number % len(contenders)
-            for way, engine in contenders[turn:] + contenders[:turn]:
+            for way, engine in in_turn(product(PER_ROUND, ENGINES), number):
                 for what, duration in timed(original, options.base, engine, way).items():
                     seconds[what, engine].append(duration)
-    result = Table("", *ENGINES, "times as fast, each round", title=f"{options.tables} tables")
-    for way in (*PER_ROUND, CPU):
-        core, ours = (seconds[way, engine] for engine in ENGINES)
-        ratios = [of_core / of_ours for of_core, of_ours in zip(core, ours, strict=True)]
-        result.add_row(way, f"{median(core):.2f} s", f"{median(ours):.2f} s", f"{median(ratios):.2f} ({min(ratios):.2f} to {max(ratios):.2f})")
-    console.print(result)
     ways = [{"way": way, **{engine: seconds[way, engine] for engine in ENGINES}} for way in (*PER_ROUND, CPU)]
-    save_results(options.results, circumstances, tables=options.tables, rows=options.rows, ways=ways)
+    save_results(options.results, circumstances, tables_lines, tables=options.tables, rows=options.rows, ways=ways)
 
 
 if __name__ == "__main__":

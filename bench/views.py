@@ -8,10 +8,9 @@ import argparse
 import time
 from statistics import median
 
-from rich.table import Table
-
 from circumstances import RESULTS, add_common_arguments, begin, run_main, save_results
 from cyclone_lab.cluster import Cluster
+from figures import views_lines
 from kernel import session_ns
 
 CONFIG = {"shared_preload_libraries": "pg_cyclone", "autovacuum": "off", "fsync": "off", "max_locks_per_transaction": 1000, "cyclone.history_size": 10000}
@@ -69,9 +68,8 @@ def main() -> None:
     arguments = parser.parse_args()
     if not 0 <= arguments.runs <= 10000:
         parser.error("--runs must be between 0 and 10000")
-    console, prefix, config, circumstances = begin(arguments, CONFIG)
+    _console, prefix, config, circumstances = begin(arguments, CONFIG)
     views = []
-    result = Table("view", "median, ms", "longest, ms", "processor, ms", title=f"{arguments.tables} tables, a history of {arguments.runs} runs")
     with Cluster.create(prefix, config, base=arguments.base) as cluster:
         cluster.start()
         with cluster.connect() as conn, cluster.connect() as holder:
@@ -83,9 +81,7 @@ def main() -> None:
             for name, query in QUERIES.items():
                 times, work = zip(*(milliseconds(conn, query) for _ in range(ROUNDS)), strict=True)
                 views.append({"name": name, "median": round(median(times), 2), "longest": round(max(times), 2), "processor": round(median(work), 2)})
-                result.add_row(name, *(f"{views[-1][column]:.1f}" for column in ("median", "longest", "processor")))
-    console.print(result)
-    save_results(arguments.results, circumstances, tables=arguments.tables, runs=arguments.runs, rounds=ROUNDS, views=views)
+    save_results(arguments.results, circumstances, views_lines, tables=arguments.tables, runs=arguments.runs, rounds=ROUNDS, views=views)
 
 
 if __name__ == "__main__":
