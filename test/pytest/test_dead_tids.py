@@ -6,6 +6,7 @@ error that tells the call to repeat. Each test here says what is special about i
 
 import random
 
+import psycopg
 import pytest
 from psycopg.rows import dict_row
 
@@ -41,7 +42,11 @@ def simulate(store, seed: int, nblocks: int, memory: int, nmembers: int, pattern
     """Simulate a vacuum, check the store after each round, and return what happened."""
     arguments = {**more, "seed": seed, "nblocks": nblocks, "memory": memory, "nmembers": nmembers, "pattern": pattern}
     call = ", ".join(f"{name} => %({name})s" for name in arguments)
-    return store.execute(f"SELECT * FROM test_dead_tids({call})", arguments).fetchone()
+    try:
+        return store.execute(f"SELECT * FROM test_dead_tids({call})", arguments).fetchone()
+    except psycopg.Error as error:
+        error.add_note(f"arguments: {arguments}")
+        raise
 
 
 def shared_size(store, nblocks: int, memory: int, nmembers: int) -> int:

@@ -1,14 +1,14 @@
 \echo Use "CREATE EXTENSION test_dead_tids" to load this file. \quit
 
 -- Simulates a vacuum that collects the dead items of a made-up table in as many rounds as it takes, and compares the
--- store with an oracle after each. An error names the arguments, the round and the block; nothing but the arguments
+-- store with these after each. An error names the round and the block; nothing but the arguments
 -- decides what happens.
 CREATE FUNCTION test_dead_tids(
 	seed bigint,
 	nblocks bigint,                     -- of the table, from 0 to 4294967295
 	memory bigint,                      -- bytes
 	nmembers integer,
-	pattern text,                       -- which items of a page are dead; the names are in oracle.c
+	pattern text,                       -- which items of a page are dead; the names are in test_dead_tids.c
 	page_gap bigint DEFAULT 0,          -- at most this many blocks without dead items between two with some, as a rule
 	scan_gap bigint DEFAULT 0,          -- at most this many blocks skipped between two scanned ones
 	read_ahead integer DEFAULT 32,      -- at most this many blocks of a member are asked for and not yet added
