@@ -70,6 +70,16 @@ make_table(BlockNumber pages, Size space, int fillfactor)
 	relation.rd_options = (bytea *) &reloptions;
 }
 
+/* plan -- make such a table with these rows, and look where it could end. */
+static void
+plan(BlockNumber pages, Size space, int fillfactor, char kind, double rows)
+{
+	make_table(pages, space, fillfactor);
+	form.relkind = kind;
+	job.pass.live_tuples = rows;
+	tail_plan(&job, &relation);
+}
+
 /* used -- bytes in use on a page, by the map. */
 static Size
 used(BlockNumber blkno)
@@ -121,15 +131,12 @@ check_plan(Size row, Size reserve, int64 others)
 /* test_a_full_table_has_no_tail -- nor has one without pages. */
 UNIT_TEST(test_a_full_table_has_no_tail)
 {
-	make_table(100, 0, 100);
-	job.pass.live_tuples = 10000;
-	tail_plan(&job, &relation);
+	plan(100, 0, 100, RELKIND_RELATION, 10000);
 	CHECK_EQ(job.tail_start, 100);
 	CHECK_EQ(job.npages, 100);
 	CHECK_EQ(job.free_bytes, 0);
 
-	make_table(0, 0, 100);
-	tail_plan(&job, &relation);
+	plan(0, 0, 100, RELKIND_RELATION, 0);
 	CHECK_EQ(job.tail_start, 0);
 	CHECK_EQ(job.row_size, 1);
 }
@@ -137,8 +144,7 @@ UNIT_TEST(test_a_full_table_has_no_tail)
 /* test_an_empty_table_is_all_tail -- whatever the size of rows. */
 UNIT_TEST(test_an_empty_table_is_all_tail)
 {
-	make_table(100, EMPTY, 100);
-	tail_plan(&job, &relation);
+	plan(100, EMPTY, 100, RELKIND_RELATION, 0);
 	CHECK_EQ(job.tail_start, 0);
 	CHECK_EQ(job.free_bytes, 100 * PAGE_BYTES);
 }
@@ -146,16 +152,12 @@ UNIT_TEST(test_an_empty_table_is_all_tail)
 /* test_half_a_table_fits_into_the_other_half -- if it is half empty. */
 UNIT_TEST(test_half_a_table_fits_into_the_other_half)
 {
-	make_table(1000, PAGE_BYTES / 2, 100);
-	job.pass.live_tuples = 1000 * 40;
-	tail_plan(&job, &relation);
+	plan(1000, PAGE_BYTES / 2, 100, RELKIND_RELATION, 1000 * 40);
 	CHECK_BETWEEN(500, job.tail_start, 510);
 	check_plan(PAGE_BYTES / 2 / 40, 0, 0);
 
 	/* with that fillfactor as good as nothing fits */
-	make_table(1000, PAGE_BYTES / 2, 50);
-	job.pass.live_tuples = 1000 * 40;
-	tail_plan(&job, &relation);
+	plan(1000, PAGE_BYTES / 2, 50, RELKIND_RELATION, 1000 * 40);
 	CHECK_EQ(job.tail_start, 1000);
 }
 
@@ -191,26 +193,18 @@ UNIT_TEST(test_any_table)
 /* test_parts_of_values_are_as_large_as_they_get -- in a TOAST table. */
 UNIT_TEST(test_parts_of_values_are_as_large_as_they_get)
 {
-	make_table(1000, PAGE_BYTES / 2, 100);
-	form.relkind = RELKIND_TOASTVALUE;
-	job.pass.live_tuples = 1000 * 100;	/* most of them small */
-	tail_plan(&job, &relation);
+	plan(1000, PAGE_BYTES / 2, 100, RELKIND_TOASTVALUE, 1000 * 100);	/* most of them small */
 	/* a page takes two, and may have as many as would need the room of four */
 	CHECK_EQ(used(0) / TOAST_PART_SIZE + 2, 4);
 	CHECK_EQ(job.row_size, used(0) / 100);
 	CHECK_BETWEEN(666, job.tail_start, 668);
 
 	/* but an empty one has none */
-	make_table(1000, EMPTY, 100);
-	form.relkind = RELKIND_TOASTVALUE;
-	tail_plan(&job, &relation);
+	plan(1000, EMPTY, 100, RELKIND_TOASTVALUE, 0);
 	CHECK_EQ(job.tail_start, 0);
 
 	/* with room for less than one there is none */
-	make_table(1000, TOAST_PART_SIZE - FSM_STEP, 100);
-	form.relkind = RELKIND_TOASTVALUE;
-	job.pass.live_tuples = 1000 * 100;
-	tail_plan(&job, &relation);
+	plan(1000, TOAST_PART_SIZE - FSM_STEP, 100, RELKIND_TOASTVALUE, 1000 * 100);
 	CHECK_EQ(job.tail_start, 1000);
 }
 
