@@ -18,6 +18,7 @@ import psycopg
 from cyclone_lab.background import wait_until
 from cyclone_lab.cluster import Cluster
 from cyclone_lab.postgres import run_program
+from long_runs.statements import alter_system
 
 FREEZE_MAX_AGE = 100_000
 CONFIG = {
@@ -64,6 +65,7 @@ NOTE = struct.Struct("=2Iq3I")  # database, relation, end of its breaker, failur
 NOTES_HEADER = 16
 RUNNING, CRASH = 1, 2  # causes
 PATIENCE = 300
+OLD_PERIODS = 8  # in each such period tables become old
 
 
 class Key(NamedTuple):
@@ -85,9 +87,15 @@ def settings(rng: random.Random, prefix: Path) -> dict:
 
 def choose_anew(conn: psycopg.Connection, rng: random.Random) -> None:
     """Change what may be changed beside running autovacuums."""
-    for name, values in CHOICES.items():
-        conn.execute(f"ALTER SYSTEM SET {name} = '{rng.choice(values)}'")
-    conn.execute("SELECT pg_reload_conf()")
+    alter_system(conn, *(f"SET {name} = '{rng.choice(values)}'" for name, values in CHOICES.items()))
+
+
+def vary(conn: psycopg.Connection, chance: str, period: int) -> None:
+    """In one of the periods of a run: change its settings, turn it on, and now and then make tables old."""
+    choose_anew(conn, random.Random(f"{chance}:{period}:autovacuum"))
+    turn_on(conn)
+    if period % OLD_PERIODS == 0:
+        use_up_xids(conn)
 
 
 def use_up_xids(conn: psycopg.Connection) -> None:
@@ -103,22 +111,22 @@ def use_up_xids(conn: psycopg.Connection) -> None:
 
 def turn_on(conn: psycopg.Connection) -> None:
     """Let autovacuum come to the tables."""
-    conn.execute("ALTER SYSTEM RESET autovacuum")
-    conn.execute("SELECT pg_reload_conf()")
+    alter_system(conn, "RESET autovacuum")
 
 
 def turn_off(conn: psycopg.Connection, *, at_once: bool = False) -> None:
-    """Wait until no table of this database is due by force; then turn autovacuum off, and see to it that it is off.
-
-    The tables under way are finished, or given up at once.
-    """
+    """Wait until no table of this database is due by force; then `stop` autovacuum."""
     old = (
         "SELECT count(*) FROM pg_class WHERE relkind IN ('r', 'm', 't') AND relpersistence <> 't'"
         f" AND (age(relfrozenxid) > {FREEZE_MAX_AGE} OR mxid_age(relminmxid) > 10000)"
     )
     wait_until(lambda: conn.execute(old).fetchone() == (0,), "the end of all forced autovacuums", PATIENCE)
-    conn.execute("ALTER SYSTEM SET autovacuum = off")
-    conn.execute("SELECT pg_reload_conf()")
+    stop(conn, at_once=at_once)
+
+
+def stop(conn: psycopg.Connection, *, at_once: bool) -> None:
+    """Turn autovacuum off, and see to it that it is off. The tables under way are finished, or given up at once."""
+    alter_system(conn, "SET autovacuum = off")
     counted = "count(pg_terminate_backend(pid))" if at_once else "count(*)"
     processes = f"SELECT {counted} FROM pg_stat_activity WHERE backend_type LIKE 'autovacuum%'"
 
@@ -133,16 +141,16 @@ def turn_off(conn: psycopg.Connection, *, at_once: bool = False) -> None:
 
 def notes(cluster: Cluster) -> set[Key]:
     """Return the tables that the engine is vacuuming for autovacuum, by its notes on disk."""
-    return _read_notes(cluster, RUNNING)
+    return _read_notes(cluster, "running", RUNNING)
 
 
 def crash_breakers(cluster: Cluster) -> set[Key]:
     """Return the tables whose circuit breakers crashes had opened by the server's start, by its notes on disk."""
-    return _read_notes(cluster, CRASH)
+    return _read_notes(cluster, "breakers", CRASH)
 
 
-def _read_notes(cluster: Cluster, what: int) -> set[Key]:
-    file = cluster.data / "pg_cyclone" / "autovacuum"
+def _read_notes(cluster: Cluster, name: str, what: int) -> set[Key]:
+    file = cluster.data / "pg_cyclone" / name
     if not file.exists():
         return set()
     data = file.read_bytes()[NOTES_HEADER:]
@@ -186,6 +194,11 @@ class Autovacuums:
             self._count(report, table.rsplit(".", 1)[1])
         self.done[CANCELLED] += text.count(CANCELLATION)
         return [line for line in TROUBLE.findall(text) if CANCELLATION not in line]
+
+    def assert_no_errors(self, allowed: re.Pattern | None = None) -> None:
+        """Count what is new in the log, as `read_log` does; no error may have ended an autovacuum, but those that are allowed."""
+        errors = [line for line in self.read_log() if not (allowed and allowed.search(line))]
+        assert not errors, f"autovacuum failed: {errors[:5]}"
 
     def _count(self, report: str, table: str) -> None:
         """Count one autovacuum: only the engine reports on phases."""

@@ -9,6 +9,7 @@ from collections import Counter
 import psycopg
 
 from cyclone_lab.background import wait_until
+from long_runs.statements import alter_system
 
 CHOICES = {
     "cyclone.compaction": ("on", "on", "off"),
@@ -29,8 +30,7 @@ def settings(rng: random.Random) -> dict:
 
 def stop(conn: psycopg.Connection) -> int:
     """Stop it, wait for its end, and return how many more complete runs there were in this database."""
-    conn.execute("ALTER SYSTEM SET cyclone.compaction = off")
-    conn.execute("SELECT pg_reload_conf()")
+    alter_system(conn, "SET cyclone.compaction = off")
     processes = "SELECT count(*) FROM pg_stat_activity WHERE backend_type LIKE 'pg_cyclone compaction%'"
     wait_until(lambda: conn.execute(processes).fetchone() == (0,), "the end of compaction")
     [(runs,)] = conn.execute("SELECT coalesce(sum(runs), 0)::int FROM cyclone.compaction_details")
@@ -42,5 +42,4 @@ def stop(conn: psycopg.Connection) -> int:
 
 def go_on(conn: psycopg.Connection) -> None:
     """Let it be as the server's settings have it."""
-    conn.execute("ALTER SYSTEM RESET cyclone.compaction")
-    conn.execute("SELECT pg_reload_conf()")
+    alter_system(conn, "RESET cyclone.compaction")

@@ -15,18 +15,15 @@ import re
 import signal
 import sys
 import time
-from collections import Counter
 from contextlib import suppress
 from pathlib import Path
 
 import psycopg
 
-from cyclone_lab import checks
-from cyclone_lab.background import DEBUG_POINT_LOCK, wait_until
+from cyclone_lab.background import DEBUG_POINT_LOCK
 from cyclone_lab.cluster import Cluster
-from cyclone_lab.postgres import REPO
 from long_runs import autovacuum, compaction, long_run
-from long_runs.autovacuum import Autovacuums, Key
+from long_runs.autovacuum import Key
 from long_runs.load import Load, reset_limits
 from long_runs.proof import (
     PENDING_LIST_COUNT,
@@ -37,25 +34,19 @@ from long_runs.proof import (
     vacuum_all,
     wait_for_restart,
 )
-from long_runs.statements import KINDS, PLAIN_POINTS, random_vacuum
-from long_runs.workload import CHECKED_WAL, Workload
+from long_runs.statements import KINDS, PLAIN_POINTS, alter_system, random_vacuum
+from long_runs.workload import CHECKED_WAL
 
 LIFE = 10
 CONFIG = {
-    "shared_preload_libraries": "pg_cyclone",
-    "cyclone.audit": 1,
-    "fsync": "off",  # what is written survives the death of processes
+    **long_run.CONFIG,
     "max_connections": 40,
-    "max_worker_processes": 16,
     "max_parallel_workers": 16,
     "max_prepared_transactions": 20,
-    "min_parallel_table_scan_size": 0,
     "min_parallel_index_scan_size": 0,
-    "max_parallel_workers_per_gather": 0,
     "statement_timeout": "2min",
     "max_wal_size": "256MB",
     "min_wal_size": "128MB",
-    "jit": "off",
 }
 # Each life has one value of each
 CHOICES = {
@@ -82,24 +73,13 @@ TROUBLE = re.compile(
 )
 
 
-class CrashTest:
+class CrashTest(long_run.LongRun):
     """One cluster that lives through rounds; `done` counts what happened."""
 
     def __init__(self, prefix: Path, major: int, seed: int, *, base: Path | None = None, with_autovacuum: bool = False):
-        self.seed = seed
+        super().__init__(Cluster.create(prefix, CONFIG, base=base, initdb=("--data-checksums",)), seed, with_autovacuum)
         self.major = major
-        self.cluster = Cluster.create(prefix, CONFIG, base=base, initdb=("--data-checksums",))
-        self.done: Counter = Counter()
-        self.autovacuums = Autovacuums(self.cluster) if with_autovacuum else None
         self.noted: set[Key] = set()  # tables that the last crash found in the engine's hands
-        self.workload: Workload | None = None
-        self.database = ""
-
-    def __enter__(self) -> "CrashTest":
-        return self
-
-    def __exit__(self, *_exception) -> None:
-        self.cluster.remove()
 
     def run(self, rounds: int, first: int = 0, show=lambda text: None) -> None:
         """Run rounds with these numbers, `first` a multiple of LIFE; raise AssertionError at the first that fails, after
@@ -107,19 +87,11 @@ class CrashTest:
         assert first % LIFE == 0, f"begin with a multiple of {LIFE}"
         began = time.monotonic()
         for number in range(first, first + rounds):
-            try:
-                if number % LIFE == 0:
+            life = number - number % LIFE
+            with self.kept("crash-test", number, f"FIRST={life} ROUNDS={number - life + 1}"):
+                if number == life:
                     self._begin_life(number)
                 story = self._round(number)
-            except BaseException as failure:
-                if not isinstance(failure, KeyboardInterrupt):
-                    kept = self.cluster.keep(REPO / "build" / "crash-test" / f"{self.seed}-{number}")
-                    life = number - number % LIFE
-                    failure.add_note(
-                        f"round {number} failed: its life is repeated by SEED={self.seed} FIRST={life} ROUNDS={number - life + 1};"
-                        f" the server's files are in {kept}"
-                    )
-                raise
             show(f"round {number} ({(time.monotonic() - began) / (number - first + 1):.1f} s each): {story}")
         self._end_life()
         if self.autovacuums and rounds >= LIFE:
@@ -143,15 +115,7 @@ class CrashTest:
         else:
             # where autovacuum is a driver it is proved by whom a crash has interrupted
             chosen |= compaction.settings(rng)
-        self.cluster.config = {**CONFIG, **chosen, "max_wal_senders": 0 if chosen["wal_level"] == "minimal" else 10}
-        self.cluster.start()
-        self.database = f"life_{number}"
-        self.cluster.sql(f"CREATE DATABASE {self.database}")
-        with self.cluster.connect(self.database) as conn:
-            conn.execute("CREATE EXTENSION pg_cyclone")
-            checks.create_extensions(conn)
-            self.workload = Workload(WRITERS)
-            self.workload.create(conn, rng)
+        self.begin_life(number, rng, WRITERS, {**CONFIG, **chosen, "max_wal_senders": 0 if chosen["wal_level"] == "minimal" else 10})
         self.settings = chosen
 
     def _end_life(self) -> None:
@@ -208,8 +172,7 @@ class CrashTest:
         self._examine(rng, left_to_server, log_position)
         log = self.cluster.log[log_position:]
         if self.autovacuums:
-            errors = [line for line in self.autovacuums.read_log() if not STALE_LOCK.search(line)]
-            assert not errors, f"autovacuum failed: {errors[:5]}"
+            self.autovacuums.assert_no_errors(STALE_LOCK)
         if trouble := [line for line in log.splitlines() if TROUBLE.search(line)]:
             raise AssertionError("in the server's log:\n" + "\n".join(trouble[:10]))
         self.done[STALE_LOCK_COUNT] += len(STALE_LOCK.findall(log))  # autovacuum's; a session's ends the load with it
@@ -245,8 +208,7 @@ class CrashTest:
         """Let an autovacuum come to a debug point and wait there; return where that is, its process and its workers."""
         gate.execute("SELECT pg_advisory_lock(%s)", (DEBUG_POINT_LOCK,))
         point = rng.choice(PLAIN_POINTS)
-        gate.execute(f"ALTER SYSTEM SET cyclone.debug_point = '{point}:{rng.choice(['any', 'any', 'leader', 'worker'])}:wait'")
-        gate.execute("SELECT pg_reload_conf()")
+        alter_system(gate, f"SET cyclone.debug_point = '{point}:{rng.choice(['any', 'any', 'leader', 'worker'])}:wait'")
         deadline = time.monotonic() + 4
         while time.monotonic() < deadline:
             parked = gate.execute(
@@ -366,8 +328,9 @@ class CrashTest:
                 conn.execute("ALTER SYSTEM RESET cyclone.debug_point")
                 autovacuum.turn_off(conn, at_once=rng.random() < 0.5)
             else:
-                self._let_autovacuum(conn, "off")  # whose pruning makes items dead that are in an index
-                self._stop_compaction(conn)
+                autovacuum.stop(conn, at_once=True)  # whose pruning makes items dead that are in an index
+                self.done["compactions"] += compaction.stop(conn)
+                conn.execute("SELECT cyclone.autovacuum_reset()")  # what a crash has come of matters no more when it begins again
             self.workload.settle(conn)
             doubtful = self._doubtful_indexes(conn, left_to_server, self.cluster.log[log_position:])
             self.done[PENDING_LIST_COUNT] += assert_sound_before_vacuum(conn, self.workload, doubtful=doubtful)
@@ -382,28 +345,9 @@ class CrashTest:
                 forgotten = conn.execute("SELECT cyclone.autovacuum_reset()").fetchone()[0]
                 assert forgotten >= len(self.noted)
                 self.noted = set()
-            if self.autovacuums:
-                autovacuum.turn_on(conn)
-            else:
-                self._let_autovacuum(conn, self.settings["autovacuum"])
+            autovacuum.turn_on(conn)  # as the life's settings have it
+            if not self.autovacuums:
                 compaction.go_on(conn)
-
-    def _stop_compaction(self, conn: psycopg.Connection) -> None:
-        """See to it that nobody compacts tables; what a crash has come of matters no more when it begins again."""
-        self.done["compactions"] += compaction.stop(conn)
-        conn.execute("SELECT cyclone.autovacuum_reset()")
-
-    def _let_autovacuum(self, conn: psycopg.Connection, value: str) -> None:
-        """Turn autovacuum on or off, and see to it that it is off."""
-        conn.execute(f"ALTER SYSTEM SET autovacuum = {value}")
-        conn.execute("SELECT pg_reload_conf()")
-        if value == "off":
-            wait_until(
-                lambda: conn.execute(
-                    "SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity WHERE backend_type LIKE 'autovacuum%'"
-                ).fetchone() == (0,),
-                "the end of autovacuum",
-            )  # fmt: skip
 
 
 def main() -> int:

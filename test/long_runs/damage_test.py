@@ -16,7 +16,6 @@ import signal
 import struct
 import sys
 import threading
-from collections import Counter
 from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
@@ -25,7 +24,7 @@ import psycopg
 
 from cyclone_lab.background import wait_until
 from cyclone_lab.cluster import Cluster
-from cyclone_lab.postgres import REPO, hand_over
+from cyclone_lab.postgres import hand_over
 from long_runs import long_run
 
 PAGE = 8192
@@ -33,10 +32,7 @@ TEMPLATE = "pristine"
 TIMEOUT, PATIENCE = 4, 3  # seconds for a statement, and for it to notice that they are over
 LONGER = 15  # times as long, before it is a fault
 CONFIG = {
-    "shared_preload_libraries": "pg_cyclone",
-    "cyclone.audit": 1,
-    "autovacuum": "off",
-    "fsync": "off",
+    **long_run.CONFIG,
     "full_page_writes": "off",
     "shared_buffers": "32MB",
     "wal_level": "minimal",
@@ -46,7 +42,6 @@ CONFIG = {
     "bgwriter_lru_maxpages": 0,
     "max_worker_processes": 8,
     "min_parallel_index_scan_size": 0,
-    "min_parallel_table_scan_size": 0,
     "cyclone.debug_workers": 2,
     "cyclone.debug_max_tree_pages": 2,
     "cyclone.debug_horizon_wait": 10,
@@ -301,21 +296,16 @@ class Outcome(NamedTuple):
         return not in_vacuum and any(not file.fork and not file.has_rows for file in damaged)
 
 
-class DamageTest:
+class DamageTest(long_run.LongRun):
     """One server after the other, on a copy of the same files; `done` counts what happened."""
 
     def __init__(self, prefix: Path, major: int, seed: int, *, base: Path | None = None, with_autovacuum: bool = False):
         assert not with_autovacuum, "damage is for VACUUM as a command"
-        self.seed = seed
-        self.done: Counter = Counter()
+        super().__init__(None, seed, False)
         initdb = ("--no-data-checksums",) if major >= 18 else ()  # before, there are none if nothing is said
         self.pristine = Cluster.create(prefix, CONFIG, base=base, initdb=initdb)
-        self.cluster: Cluster | None = None
         self.files: list[File] = []
         self.rows: dict[str, tuple] = {}
-
-    def __enter__(self) -> "DamageTest":
-        return self
 
     def __exit__(self, *_exception) -> None:
         self._end_life()
@@ -326,14 +316,8 @@ class DamageTest:
         if not self.files:
             self._make_tables()
         for number in range(first, first + damages):
-            try:
+            with self.kept("damage-test", number, f"FIRST={number}"):
                 show(f"damage {number}: {self._damage(number)}")
-            except BaseException as failure:
-                if not isinstance(failure, KeyboardInterrupt) and self.cluster:
-                    log = self.cluster.log[-3000:]
-                    kept = self.cluster.keep(REPO / "build" / "damage-test" / f"{self.seed}-{number}")
-                    failure.add_note(f"damage {number} failed: repeat with SEED={self.seed} FIRST={number}; files are in {kept}\n{log}")
-                raise
             self.done["damages"] += 1
 
     def _make_tables(self) -> None:

@@ -13,43 +13,36 @@ import random
 import re
 import sys
 import time
-from collections import Counter
 from contextlib import nullcontext, suppress
 from pathlib import Path
 from typing import NamedTuple
 
 import psycopg
 
-from cyclone_lab import checks
+from cyclone_lab import checks, files
 from cyclone_lab.background import wait_until
 from cyclone_lab.cluster import Cluster
-from cyclone_lab.postgres import REPO
 from cyclone_lab.shim import Disk, Seen
 from long_runs import autovacuum, long_run
-from long_runs.autovacuum import Autovacuums, Key
+from long_runs.autovacuum import Key
 from long_runs.proof import assert_sound, assert_sound_before_vacuum, vacuum_all, wait_for_restart
-from long_runs.statements import Vacuum, random_vacuum
-from long_runs.workload import SESSION, Workload, Writer
+from long_runs.statements import Vacuum, alter_system, random_vacuum
+from long_runs.workload import SESSION, Writer
 
 LIFE = 25
 CONFIG = {
-    "shared_preload_libraries": "pg_cyclone",
-    "cyclone.audit": 1,
+    **long_run.CONFIG,
     "shared_buffers": "1MB",  # so that much is read, and written by VACUUM itself
-    "autovacuum": "off",
     "bgwriter_lru_maxpages": 0,
     "checkpoint_timeout": "1h",
     "max_wal_size": "4GB",
     "max_connections": 20,
-    "max_worker_processes": 16,
     "max_parallel_workers": 16,
     "max_prepared_transactions": 10,
-    "min_parallel_table_scan_size": 0,
     "min_parallel_index_scan_size": 0,
     "min_dynamic_shared_memory": 0,
     "wal_skip_threshold": 0,  # with wal_level minimal, what is committed is synced instead
     "statement_timeout": "1min",
-    "jit": "off",
 }
 CHOICES = {"fsync": ("off", "on"), "wal_level": ("replica", "minimal"), "max_wal_senders": (0,)}
 CHOICES_18 = {"io_method": ("sync", "worker")}
@@ -85,25 +78,15 @@ MOST = 10  # times as many faults as wanted
 AUTOVACUUM_SECONDS = 4  # in which autovacuum comes to each table
 
 
-class FaultTest:
+class FaultTest(long_run.LongRun):
     """One cluster on a disk that fails; `done` counts what happened."""
 
     def __init__(self, prefix: Path, major: int, seed: int, *, base: Path | None = None, with_autovacuum: bool = False):
-        self.seed = seed
+        super().__init__(Cluster.create(prefix, CONFIG, base=base, initdb=("--data-checksums",)), seed, with_autovacuum)
         self.major = major
-        self.cluster = Cluster.create(prefix, CONFIG, base=base, initdb=("--data-checksums",))
         self.disk = Disk(self.cluster)
-        self.autovacuums = Autovacuums(self.cluster) if with_autovacuum else None
-        self.done: Counter = Counter()
-        self.database = ""
         self.log_position = 0
         self.orphans: set[str] = set()  # files that a crash has left over
-
-    def __enter__(self) -> "FaultTest":
-        return self
-
-    def __exit__(self, *_exception) -> None:
-        self.cluster.remove()
 
     def run(self, faults: int, first: int = 0, show=lambda text: None) -> None:
         """Try until `faults` of them have struck; raise AssertionError at the first that has done harm.
@@ -113,20 +96,11 @@ class FaultTest:
         assert first % LIFE == 0, f"begin with a multiple of {LIFE}"
         number = first
         while self.done["faults"] < faults or (self._missing() and self.done["faults"] < MOST * faults):
-            try:
-                if number % LIFE == 0:
+            life = number - number % LIFE
+            with self.kept("fault-test", number, f"FIRST={life}"):
+                if number == life:
                     self._begin_life(number)
                 show(f"attempt {number}: {self._attempt(number)}")
-            except BaseException as failure:
-                if isinstance(failure, KeyboardInterrupt):
-                    raise
-                life = number - number % LIFE
-                log = self.cluster.log[-3000:]
-                kept = self.cluster.keep(REPO / "build" / "fault-test" / f"{self.seed}-{number}")
-                failure.add_note(
-                    f"attempt {number} failed: repeat with SEED={self.seed} FIRST={life}; the server's files are in {kept}\n{log}"
-                )
-                raise
             number += 1
         if self.autovacuums:
             self.done += self.autovacuums.summary()
@@ -142,23 +116,16 @@ class FaultTest:
     def _begin_life(self, number: int) -> None:
         """Start the server with settings of the life's own, and make fresh tables."""
         rng = random.Random(f"{self.seed}:life:{number}")
-        self.cluster.stop()
         choices = {**CHOICES, **(CHOICES_18 if self.major >= 18 else {})}
-        self.cluster.config = {**CONFIG, **{name: rng.choice(values) for name, values in choices.items()}}
+        config = {**CONFIG, **{name: rng.choice(values) for name, values in choices.items()}}
         if self.autovacuums:
-            self.cluster.config |= {**autovacuum.settings(rng, self.cluster.prefix), "autovacuum": "off"}
-        self.cluster.start()
+            config |= {**autovacuum.settings(rng, self.cluster.prefix), "autovacuum": "off"}
+        self.begin_life(number, rng, WRITERS, config)
         self.orphans = set()
-        self.database = f"life_{number}"
-        self.cluster.sql(f"CREATE DATABASE {self.database}")
         with self.cluster.connect(self.database) as conn:
-            conn.execute("CREATE EXTENSION pg_cyclone")
-            checks.create_extensions(conn)
             conn.execute("CREATE EXTENSION pg_prewarm")
             conn.execute("CREATE TABLE filler (x text STORAGE plain)")
             conn.execute("INSERT INTO filler SELECT repeat('x', 7000) FROM generate_series(1, 200)")
-            self.workload = Workload(WRITERS)
-            self.workload.create(conn, rng)
 
     def _attempt(self, number: int) -> str:
         rng = random.Random(f"{self.seed}:{number}")
@@ -226,8 +193,7 @@ class FaultTest:
         """
         deadline = time.monotonic() + AUTOVACUUM_SECONDS
         with self.cluster.connect(self.database) as conn:
-            conn.execute("ALTER SYSTEM SET autovacuum = on")
-            conn.execute("SELECT pg_reload_conf()")
+            alter_system(conn, "SET autovacuum = on")
             with disk as seen:
                 while not conn.closed and time.monotonic() < deadline:
                     # a session that reads the catalogs may have to write pages, which the disk doesn't take
@@ -299,8 +265,7 @@ class FaultTest:
         self.log_position = len(self.cluster.log)
         with self.cluster.connect(self.database) as conn:
             conn.execute(SESSION)
-            for name, value in vacuum.settings.items():
-                conn.execute("SELECT set_config(%s, %s, false)", (name, str(value)))
+            vacuum.make_settings(conn)
             with self.disk.fault(paths, fault.calls, fault.error, after=after, lasting=lasting) as seen:
                 try:
                     conn.execute(vacuum.statement)
@@ -351,13 +316,7 @@ class FaultTest:
             assert conn.execute("SELECT * FROM cyclone.progress_details").fetchall() == []
             left = "SELECT relation::regclass, mode, pid FROM pg_locks WHERE locktype = 'relation' AND pid <> pg_backend_pid()"
             assert (locks := conn.execute(left).fetchall()) == [], locks
-            conn.execute("CHECKPOINT")  # it removes files that were dropped
-            rows = conn.execute(
-                "SELECT name FROM pg_ls_dir((SELECT 'base/' || oid FROM pg_database WHERE datname = current_database())) name"
-                r" WHERE name ~ '^\d+$' AND pg_filenode_relation(0, name::oid) IS NULL"
-                " AND NOT EXISTS (SELECT FROM pg_class WHERE pg_relation_filenode(oid) = name::oid)"
-            )
-            orphans = {name for (name,) in rows}
+            orphans = set(files.stray_files(self.cluster, conn))
             assert crashed or orphans <= self.orphans, f"files are left over: {orphans - self.orphans}"
             self.orphans |= orphans
             vacuum_all(conn, self.workload)

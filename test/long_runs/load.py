@@ -9,7 +9,7 @@ import psycopg
 from cyclone_lab import checks
 from cyclone_lab.background import Background
 from cyclone_lab.cluster import Cluster
-from long_runs.statements import Vacuum, random_vacuum
+from long_runs.statements import Vacuum, alter_system, random_vacuum
 from long_runs.workload import CONFLICTS, SESSION, Workload, Writer
 
 JOIN_SECONDS = 300  # more than statement_timeout anywhere, by which some statements end
@@ -28,9 +28,7 @@ SCANNED = (("plain", "id"), ("plain", "k"), ("toasted", "id"), ("toasted", "k"))
 
 def reset_limits(conn: psycopg.Connection) -> None:
     """Let guards bound what they do by default."""
-    for name in LIMITS:
-        conn.execute(f"ALTER SYSTEM RESET {name}")
-    conn.execute("SELECT pg_reload_conf()")
+    alter_system(conn, *(f"RESET {name}" for name in LIMITS))
 
 
 class Sessions:
@@ -157,8 +155,7 @@ class Load(Sessions):
             if rng.random() < 0.03:
                 conn.execute("CHECKPOINT")
             vacuum = random_vacuum(rng, self.targets)
-            for name, value in vacuum.settings.items():
-                conn.execute("SELECT set_config(%s, %s, false)", (name, str(value)))
+            vacuum.make_settings(conn)
             try:
                 conn.execute(vacuum.statement)
                 self.vacuums += 1
@@ -174,8 +171,7 @@ class Load(Sessions):
         while not self.stopped:
             if rng.random() < 0.3:
                 name = rng.choice(list(LIMITS))
-                conn.execute(f"ALTER SYSTEM SET {name} = '{rng.choice(LIMITS[name])}'")
-                conn.execute("SELECT pg_reload_conf()")
+                alter_system(conn, f"SET {name} = '{rng.choice(LIMITS[name])}'")
                 self.workload.count("changes of limits")
             self.pause(rng.uniform(0, 0.5))
             [(paused,)] = conn.execute("SELECT cyclone.pause()")

@@ -1,11 +1,70 @@
-"""The parts that the commands of the long runs share: their options, and how they begin and end."""
+"""The parts that the long runs share: the options of their commands, and how they begin and end."""
 
 import argparse
 import random
+from collections import Counter
+from contextlib import contextmanager
 from pathlib import Path
 
-from cyclone_lab import build
-from cyclone_lab.cluster import spoil_freed_memory
+from cyclone_lab import build, checks
+from cyclone_lab.cluster import Cluster, spoil_freed_memory
+from cyclone_lab.postgres import REPO
+from long_runs.autovacuum import Autovacuums
+from long_runs.workload import Workload
+
+# Settings of their servers
+CONFIG = {
+    "shared_preload_libraries": "pg_cyclone",
+    "cyclone.audit": 1,
+    "autovacuum": "off",
+    "fsync": "off",  # what is written survives the death of processes
+    "max_worker_processes": 16,
+    "max_parallel_workers_per_gather": 0,
+    "min_parallel_table_scan_size": 0,
+    "jit": "off",
+}
+
+
+class LongRun:
+    """A run on a server, which is removed in the end; `done` counts what happened."""
+
+    def __init__(self, cluster: Cluster | None, seed: int, with_autovacuum: bool):
+        self.cluster = cluster
+        self.seed = seed
+        self.done: Counter = Counter()
+        self.autovacuums = Autovacuums(cluster) if with_autovacuum else None
+        self.database = ""
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_exception) -> None:
+        self.cluster.remove()
+
+    @contextmanager
+    def kept(self, command: str, number: int, repeat: str):
+        """Keep the server's files if the block fails, and say where they are and which options repeat it."""
+        try:
+            yield
+        except BaseException as failure:
+            if self.cluster and not isinstance(failure, KeyboardInterrupt):
+                log = self.cluster.log[-3000:]
+                kept = self.cluster.keep(REPO / "build" / command / f"{self.seed}-{number}")
+                failure.add_note(f"{number} failed: repeat with SEED={self.seed} {repeat}; the server's files are in {kept}\n{log}")
+            raise
+
+    def begin_life(self, number: int, rng: random.Random, writers: int, config: dict) -> None:
+        """Start the server anew, with other settings, and make fresh tables in a database of their own."""
+        self.cluster.stop()
+        self.cluster.config = config
+        self.cluster.start()
+        self.database = f"life_{number}"
+        self.cluster.sql(f"CREATE DATABASE {self.database}")
+        with self.cluster.connect(self.database) as conn:
+            conn.execute("CREATE EXTENSION pg_cyclone")
+            checks.create_extensions(conn)
+            self.workload = Workload(writers)
+            self.workload.create(conn, rng)
 
 
 def main(kind: type, about: str, name: str, amount: str, default: float, *, writers: bool = False, rounds_of: int = 0) -> int:

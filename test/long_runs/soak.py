@@ -25,10 +25,10 @@ from long_runs import autovacuum, compaction, long_run
 from long_runs.autovacuum import Autovacuums
 from long_runs.load import Load
 from long_runs.proof import assert_sound, assert_sound_before_vacuum, vacuum_all
+from long_runs.statements import alter_system
 from long_runs.workload import BY_NAME, CHECKED_WAL, Workload
 
 PERIOD = 20
-OLD_PERIODS = 8  # in each such period tables become old
 EXTRA = 300  # seconds that a run may take longer, until all that it is about has happened
 LEAST_VACUUMS = 4  # each of which may wait for others, for long
 NEEDED = ("VACUUM", "FULL INPLACE", "rollback", "snapshots", "cursors")
@@ -37,10 +37,7 @@ DATABASE = "postgres"
 PUBLISHED = BY_NAME["plain"]
 PAUSE = 0.005  # of a writer after each transaction, or the standby, which compares every page, falls behind
 CONFIG = {
-    "shared_preload_libraries": "pg_cyclone",
-    "cyclone.audit": 1,
-    "fsync": "off",
-    "autovacuum": "off",
+    **long_run.CONFIG,
     "shared_buffers": "32MB",
     "wal_level": "logical",
     "wal_consistency_checking": CHECKED_WAL,
@@ -49,11 +46,8 @@ CONFIG = {
     "max_worker_processes": 24,
     "max_parallel_workers": 16,
     "max_prepared_transactions": 30,
-    "min_parallel_table_scan_size": 0,
     "min_parallel_index_scan_size": 0,
-    "max_parallel_workers_per_gather": 0,
     "statement_timeout": "3min",
-    "jit": "off",
 }
 STANDBY = {"hot_standby_feedback": "on", "max_standby_streaming_delay": "5s", "wal_receiver_status_interval": 1}
 TROUBLE = re.compile(r"PANIC|TRAP:|inconsistent page|was terminated by signal")
@@ -119,11 +113,8 @@ class Soak:
             load.start(vacuums=2, readers=1, pause=PAUSE)
             readers.start(vacuums=0, readers=1, writers=False)
             began = time.monotonic()
-            if self.with_autovacuum:
-                self._vary_autovacuum(period)
-            else:
-                with self.primary.connect(DATABASE) as conn:
-                    compaction.go_on(conn)
+            with self.primary.connect(DATABASE) as conn:
+                autovacuum.vary(conn, str(self.seed), period) if self.with_autovacuum else compaction.go_on(conn)
             while time.monotonic() - began < (min(PERIOD, left) if left > 0 else PERIOD) and not (load.failed or readers.failed):
                 time.sleep(0.1)
             load.stop()
@@ -147,14 +138,6 @@ class Soak:
         missing = primary.missing(autovacuum.FORCED, *(f"{autovacuum.BY_ENGINE}: {table}" for table in ("plain", "toasted", "scratch")))
         return missing + ([] if subscriber.done[autovacuum.BY_ENGINE] else [f"{autovacuum.BY_ENGINE} of the subscriber"])
 
-    def _vary_autovacuum(self, period: int) -> None:
-        """Turn it on, change its settings, and now and then make tables old."""
-        with self.primary.connect(DATABASE) as conn:
-            autovacuum.choose_anew(conn, random.Random(f"{self.seed}:{period}:autovacuum"))
-            autovacuum.turn_on(conn)
-            if period % OLD_PERIODS == 0:
-                autovacuum.use_up_xids(conn)
-
     def _rest(self, cluster: Cluster) -> None:
         """Turn autovacuum off, or compaction, whichever is a driver; nothing may have failed in autovacuum, on any server that can be asked."""
         with cluster.connect(DATABASE) as conn:
@@ -163,8 +146,7 @@ class Soak:
                 return
             autovacuum.turn_off(conn)
         for autovacuums in self.autovacuums:
-            errors = autovacuums.read_log()
-            assert not errors, f"autovacuum failed: {errors[:5]}"
+            autovacuums.assert_no_errors()
             with autovacuums.cluster.connect(DATABASE) as conn:
                 autovacuum.assert_no_failures(conn)
 
@@ -194,8 +176,7 @@ class Soak:
             assert_sound(conn, self.workload)
         self._compare()
         with self.standby.connect(DATABASE) as conn:
-            conn.execute(f"ALTER SYSTEM SET {'autovacuum' if self.with_autovacuum else 'cyclone.compaction'} = off")
-            conn.execute("SELECT pg_reload_conf()")
+            alter_system(conn, f"SET {'autovacuum' if self.with_autovacuum else 'cyclone.compaction'} = off")
             self.standby.promote()
             self.workload.forget_unlogged()
             vacuum_all(conn, self.workload)
@@ -218,8 +199,7 @@ class Soak:
 
     def _standby_has_autovacuums(self) -> bool:
         """Tell whether the promoted standby has come to what a run should; raise AssertionError if something failed."""
-        errors = self.autovacuums[1].read_log()
-        assert not errors, f"autovacuum failed: {errors[:5]}"
+        self.autovacuums[1].assert_no_errors()
         return not self.autovacuums[1].missing()
 
     def _is_clean(self, conn: psycopg.Connection) -> bool:

@@ -6,6 +6,8 @@ A new kind of statement is one line in KINDS.
 import random
 from typing import NamedTuple
 
+import psycopg
+
 
 class Kind(NamedTuple):
     """A kind of VACUUM: how often it comes, which options it takes (one of each tuple), and its debug points."""
@@ -78,6 +80,18 @@ class Vacuum(NamedTuple):
     settings: dict[str, str | int]
     points: tuple[str, ...]
     kind: str
+
+    def make_settings(self, conn: psycopg.Connection) -> None:
+        """Make its settings for a session."""
+        for name, value in self.settings.items():
+            conn.execute("SELECT set_config(%s, %s, false)", (name, str(value)))
+
+
+def alter_system(conn: psycopg.Connection, *changes: str) -> None:
+    """Make changes of the server's configuration, each SET or RESET, and have it read."""
+    for change in changes:
+        conn.execute(f"ALTER SYSTEM {change}")
+    conn.execute("SELECT pg_reload_conf()")
 
 
 def random_vacuum(rng: random.Random, tables: tuple[str, ...]) -> Vacuum:

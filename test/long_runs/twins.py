@@ -13,7 +13,6 @@ import random
 import re
 import sys
 import time
-from collections import Counter
 from pathlib import Path
 
 import psycopg
@@ -22,14 +21,13 @@ from cyclone_lab import checks
 from cyclone_lab.cluster import Cluster
 from cyclone_lab.postgres import REPO
 from long_runs import autovacuum, compaction, long_run
-from long_runs.autovacuum import BY_ENGINE, Autovacuums
+from long_runs.autovacuum import BY_ENGINE
 from long_runs.load import Sessions
 from long_runs.proof import ASSERTION_COUNT, SERVER_ASSERTION, STALE_LOCK, STALE_LOCK_COUNT, assert_sound, assert_sound_before_vacuum, vacuum_all
 from long_runs.soak import TROUBLE
 from long_runs.twin_tables import Duel, Twins, Writer, breathe, read
 
 PERIOD = 20
-OLD_PERIODS = 8  # in each such period tables become old
 BREAK = 3  # seconds at most between two of the session's compactions, in which others may come to the table
 EXTRA = 300  # seconds that a run may take longer until all of NEEDED has happened
 DATABASE = "postgres"
@@ -37,19 +35,12 @@ READERS = 2
 DUELS = 2
 PAUSE = 0.01  # of a writer after each transaction, so that others get their turn
 CONFIG = {
-    "shared_preload_libraries": "pg_cyclone",
-    "cyclone.audit": 1,
-    "fsync": "off",
-    "autovacuum": "off",
+    **long_run.CONFIG,
     "shared_buffers": "16MB",
     "max_connections": 60,
-    "max_worker_processes": 16,
     "max_pred_locks_per_page": 100,  # else page locks see conflicts that a row's lock may miss
     "max_pred_locks_per_transaction": 1000,
-    "max_parallel_workers_per_gather": 0,
     "statement_timeout": "3min",
-    "jit": "off",
-    "min_parallel_table_scan_size": 0,  # workers for tables as small as these
     "cyclone.debug_horizon_wait": 500,  # ms
 }
 OPTIONS = (
@@ -66,28 +57,20 @@ BY_ITSELF = "runs of cyclone.compaction"
 NEEDED_OF_AUTOVACUUM = (autovacuum.FORCED, autovacuum.CANCELLED, f"{BY_ENGINE}: control", f"{BY_ENGINE}: compacted")
 
 
-class TwinTest:
+class TwinTest(long_run.LongRun):
     """A server with the twins; `done` counts what happened."""
 
     def __init__(self, prefix: Path, seed: int, writers: int, *, base: Path | None = None, with_autovacuum: bool = False):
-        self.seed = seed
         self.twins = Twins(writers, DUELS, random.Random(f"{seed}:twins"))
         drivers = autovacuum.settings(random.Random(seed), prefix) if with_autovacuum else compaction.settings(random.Random(seed))
         config = {**CONFIG, **drivers, **({} if with_autovacuum else {"cyclone.compaction": "on"})}
-        self.cluster = Cluster.create(prefix, config, base=base, initdb=("--data-checksums",))
-        self.autovacuums = Autovacuums(self.cluster) if with_autovacuum else None
-
-    def __enter__(self) -> "TwinTest":
-        return self
+        super().__init__(Cluster.create(prefix, config, base=base, initdb=("--data-checksums",)), seed, with_autovacuum)
+        self.done = self.twins.done
 
     def __exit__(self, _kind, error, _where) -> None:
         if isinstance(error, Exception):
             long_run.show(f"the server's files are kept in {self.cluster.keep(REPO / 'build' / 'twins' / str(self.seed))}")
         self.cluster.remove()
-
-    @property
-    def done(self) -> Counter:
-        return self.twins.done
 
     def run(self, minutes: float, show=lambda text: None) -> None:
         """Work and compare for `minutes`; raise AssertionError at the first difference, or if too little has happened."""
@@ -106,11 +89,8 @@ class TwinTest:
             sessions = Sessions(self.cluster, DATABASE, f"{self.seed}:{period}")
             sessions.run(self._jobs(sessions))
             began = time.monotonic()
-            if self.autovacuums:
-                self._vary_autovacuum(period)
-            else:
-                with self.cluster.connect(DATABASE) as conn:
-                    compaction.go_on(conn)
+            with self.cluster.connect(DATABASE) as conn:
+                autovacuum.vary(conn, str(self.seed), period) if self.autovacuums else compaction.go_on(conn)
             while time.monotonic() - began < (min(PERIOD, left) if left > 0 else PERIOD) and not sessions.failed:
                 time.sleep(0.1)
             try:
@@ -131,14 +111,6 @@ class TwinTest:
         if self.autovacuums:
             return missing + self.autovacuums.missing(*NEEDED_OF_AUTOVACUUM)
         return missing if self.done[BY_ITSELF] else [*missing, BY_ITSELF]
-
-    def _vary_autovacuum(self, period: int) -> None:
-        """Turn it on, change its settings, and now and then make tables old."""
-        with self.cluster.connect(DATABASE) as conn:
-            autovacuum.choose_anew(conn, random.Random(f"{self.seed}:{period}:autovacuum"))
-            autovacuum.turn_on(conn)
-            if period % OLD_PERIODS == 0:
-                autovacuum.use_up_xids(conn)
 
     def _jobs(self, sessions: Sessions) -> list:
         """Return what the sessions do; each job makes one round of it, or goes on until the end."""
@@ -245,8 +217,7 @@ class TwinTest:
                 self.twins.count(BY_ITSELF, compaction.stop(conn))
             else:
                 autovacuum.turn_off(conn)
-                errors = self.autovacuums.read_log()
-                assert not errors, f"autovacuum failed: {errors[:5]}"
+                self.autovacuums.assert_no_errors()
                 autovacuum.assert_no_failures(conn)
             self.twins.assert_content(conn)
             assert_sound_before_vacuum(conn, self.twins)
