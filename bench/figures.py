@@ -3,8 +3,7 @@
 A benchmark writes what it found into bench/results. With `--save NAME FILE COMMAND` what the documents need of that is kept as
 bench/saved/NAME.json, with the circumstances, the date and the command. `make figures` writes all tables, which stand between two
 comments in the documents, and draws all pictures. `--check`, a rule of `make tidy`, fails if a table isn't what the saved result says,
-or a picture was drawn of another one. What stands between "<!-- make figures: NAME, once saved -->" and the end gives way to the table
-as soon as there is a saved result.
+or a picture was drawn of another one.
 """
 
 import argparse
@@ -20,7 +19,7 @@ from statistics import geometric_mean, median
 
 TOP = Path(__file__).resolve().parents[1]
 SAVED = TOP / "bench" / "saved"
-BEGIN, WAITING, END = "<!-- make figures: {} -->", "<!-- make figures: {}, once saved -->", "<!-- end -->"
+BEGIN, END = "<!-- make figures: {} -->", "<!-- end -->"
 PHASES = {"heap scan": "#3b6fb6", "index vacuum": "#e08a3c", "heap vacuum": "#5aa469", "other": "#b8b8b8"}
 SHORT = {"case-": "one btree: the picture's five cases", "kind-": "another kind of index: GiST, SP-GiST, GIN, hash", "full-": "VACUUM FULL, with indexes"}
 MB = 1 << 20
@@ -472,16 +471,11 @@ def block(table: Table) -> str:
 def with_block(text: str, table: Table) -> str:
     """Return the page with the table as it is to be. Raises ValueError if the page has no place for it."""
     begin = BEGIN.format(table.name)
-    before, found, rest = text.replace(WAITING.format(table.name), begin).partition(begin + "\n")
+    before, found, rest = text.partition(begin + "\n")
     _, end, after = rest.partition(END)
     if not (found and end):
         raise ValueError(f"{table.page} has no lines {begin} and {END}")
     return f"{before}{begin}\n{block(table)}\n{END}{after}"
-
-
-def is_saved(name: str) -> bool:
-    """Tell whether there is a saved result; a table or picture waits for its first one."""
-    return (SAVED / f"{name}.json").exists()
 
 
 def typed(text: str) -> list[str]:
@@ -494,16 +488,12 @@ def problems() -> list[str]:
     """Return what isn't as the saved results say."""
     found = []
     for table in TABLES:
-        if not is_saved(table.saved):
-            if BEGIN.format(table.name) in (TOP / table.page).read_text():
-                found.append(f"{table.page}: there is no bench/saved/{table.saved}.json for the table {table.name}")
-            continue
         try:
             if (text := (TOP / table.page).read_text()) != with_block(text, table):
                 found.append(f"{table.page}: the table {table.name} is not that of bench/saved/{table.saved}.json: run make figures")
         except (OSError, ValueError) as error:
             found.append(str(error))
-    for picture in filter(lambda picture: is_saved(picture.saved), PICTURES):
+    for picture in PICTURES:
         if digest(picture.saved).encode() not in (TOP / picture.file).read_bytes():
             found.append(f"{picture.file} was not drawn of bench/saved/{picture.saved}.json: run make figures")
     return found
@@ -513,10 +503,10 @@ def write() -> None:
     """Write each table, and draw each picture, with the saved result's digest in it."""
     from drawing import STYLE, footnote, pyplot
 
-    for table in filter(lambda table: is_saved(table.saved), TABLES):
+    for table in TABLES:
         page = TOP / table.page
         page.write_text(with_block(page.read_text(), table))
-    for picture in filter(lambda picture: is_saved(picture.saved), PICTURES):
+    for picture in PICTURES:
         with pyplot.rc_context(STYLE):
             saved = load(picture.saved)
             figure = picture.draw(saved)
@@ -548,8 +538,6 @@ def main() -> int:
         return 1 if found else 0
     else:
         write()
-        if missing := [name for name in KEEPERS if not is_saved(name)]:
-            print(f"no saved result yet of: {', '.join(missing)} (bench/README.md has the commands)")
     return 0
 
 

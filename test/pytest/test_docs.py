@@ -73,12 +73,7 @@ def blocks(page: Path, major: int = 99) -> list[Block]:
 
 def blocks_marked(mark: str) -> list[Block]:
     """Return the blocks of all pages that have this above them."""
-    return [
-        Block(match["kind"], match["text"], match["mark"], str(page.relative_to(REPO)))
-        for page in PAGES
-        for match in BLOCK.finditer(page.read_text())
-        if match["mark"] == mark
-    ]
+    return [block for page in PAGES for block in every_block(page) if block.mark == mark]
 
 
 def with_blocks(kind: str):
@@ -91,6 +86,12 @@ def alike(text: str) -> list[str]:
     """Return the lines of a text without what differs from run to run: figures, units, and space between words."""
     text = re.sub(r"\b(?:kB|MB|GB)\b", "bytes", re.sub(r"\d+(?:\.\d+)?", "0", text)).replace("indexes", "index")
     return [" ".join(line.split()) for line in text.splitlines()]
+
+
+def assert_printed(shown: str, printed: str, where: str) -> None:
+    for line in alike(shown):
+        wanted = line.removesuffix("...").rstrip(", ")
+        assert any(wanted in one for one in alike(printed)), f"{where} shows {line!r}; printed:\n{printed}"
 
 
 @pytest.fixture(scope="module")
@@ -131,10 +132,7 @@ def test_sql(cluster, pg_major, shop, page):
         if block.kind != "sql":
             continue
         text = block.text.replace("CREATE EXTENSION pg_cyclone;", "CREATE EXTENSION IF NOT EXISTS pg_cyclone;")
-        printed = alike(psql(cluster, text))
-        for line in alike(block.shown):
-            wanted = line.removesuffix("...").rstrip(", ")
-            assert not wanted or any(wanted in one for one in printed), f"{block.where} shows {line!r}; printed:\n" + "\n".join(printed)
+        assert_printed(block.shown, psql(cluster, text), block.where)
     with cluster.connect("shop") as conn:
         conn.execute("VACUUM orders, t")
         for table in ("orders", "t"):
@@ -193,8 +191,8 @@ def test_installing(prefix, pg_major):
     Packages come by themselves here, make says what it would do, the library being there, and the server is one of the test's own.
     """
     (REPO / "build" / str(pg_major)).mkdir(parents=True, exist_ok=True)
-    look, *ways = [block for block in blocks_marked("run: test_installing") if block.where != "README.md"]
-    [in_readme] = [block for block in blocks_marked("run: test_installing") if block.where == "README.md"]
+    look, *ways = [block for block in blocks_marked("run: test_installing") if not block.where.startswith("README.md")]
+    [in_readme] = [block for block in blocks_marked("run: test_installing") if block.where.startswith("README.md")]
     assert in_readme.text == ways[0].text and len(ways) == 3
     [shown] = [block for block in blocks(REPO / "docs/install.md") if block.kind == "output"]
     asks = re.compile(r"sudo -u postgres (?:/usr/local/pgsql/bin/)?psql (.*)")
@@ -245,7 +243,7 @@ def test_blocks_that_nothing_runs():
 
 def test_packages_of_a_bare_system():
     """What docs/install.md has one install in Debian 12 is what .ci/run installs there."""
-    [block] = [block for block in blocks_marked("run: make check-debs") if block.where == "docs/install.md"]
+    [block] = [block for block in blocks_marked("run: make check-debs") if block.where.startswith("docs/install.md")]
     listed = re.search(r"PACKAGES=\((.*?)\)", (REPO / ".ci/run").read_text(), re.DOTALL)[1]
     assert block.text.replace("\\\n", " ").split() == ["apt", "install", *re.sub(r"#.*", "", listed).split()]
 
@@ -325,22 +323,10 @@ def test_commits_that_pages_and_results_name():
     assert len(known) > 20 and not unknown, unknown
 
 
-def messages_shown(page: str) -> list[str]:
-    """Return what a page shows without having run it, each block as it stands."""
-    return [block.text for block in blocks(REPO / "docs" / page) if block.kind == ""]
-
-
-def assert_printed(shown: str, printed: str) -> None:
-    for line in alike(shown):
-        wanted = line.removesuffix("...").rstrip(", ")
-        assert any(wanted in one for one in alike(printed)), f"{line!r} is not in:\n{printed}"
-
-
 @pytest.mark.once
 def test_messages_that_pages_show(cluster, shop):
     """Advice, the line of VERBOSE on the horizon, and a command's report in the log."""
-    advice, horizon = messages_shown("operating.md")
-    [report] = messages_shown("history.md")
+    advice, horizon, report = [block.text for page in ("operating.md", "history.md") for block in blocks(REPO / "docs" / page) if not block.kind]
     psql(cluster, """
         DROP TABLE IF EXISTS orders;
         CREATE TABLE orders (id bigint PRIMARY KEY, note text) WITH (autovacuum_enabled = off);
@@ -349,17 +335,17 @@ def test_messages_that_pages_show(cluster, shop):
         VACUUM ANALYZE orders;
         CREATE ROLE alice LOGIN SUPERUSER;
         """)
-    assert_printed(advice, psql(cluster, "SELECT unnest(advice) FROM cyclone.advice WHERE relation = 'orders'::regclass"))
+    assert_printed(advice, psql(cluster, "SELECT unnest(advice) FROM cyclone.advice WHERE relation = 'orders'::regclass"), "operating.md")
     with cluster.connect(shop, user="alice", application_name="report") as other:
         other.execute("BEGIN ISOLATION LEVEL REPEATABLE READ")
         other.execute("SELECT 1")
         psql(cluster, "DELETE FROM orders WHERE id % 12 = 0")
-        assert_printed(horizon, psql(cluster, "VACUUM (VERBOSE) orders"))
+        assert_printed(horizon, psql(cluster, "VACUUM (VERBOSE) orders"), "operating.md")
         other.execute("ROLLBACK")
         before = len(cluster.log)
         other.execute("SET cyclone.log_min_duration = 0")
         other.execute("VACUUM (PARALLEL 2) orders")
-    assert_printed(report, cluster.log[before:])
+    assert_printed(report, cluster.log[before:], "history.md")
 
 
 @pytest.mark.once

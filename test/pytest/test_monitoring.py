@@ -3,7 +3,6 @@
 The formats are checked by the names of fields that the exporters' own readers take; an exporter refuses, or passes over, any other.
 """
 
-import importlib.util
 import json
 import re
 import shutil
@@ -25,14 +24,6 @@ PGWATCH_KEYS = {"description", "sqls", "gauges", "is_instance_level", "statement
 FLOAT8, INT8, TEXT = 701, 20, 25
 # Words of PromQL that are followed by no metric.
 NOT_METRICS = {"by", "without", "and", "or", "max", "min", "sum", "topk", "absent", "vector"}
-
-
-def script(name: str):
-    """Return a program of scripts/ as a module."""
-    spec = importlib.util.spec_from_file_location(name, REPO / "scripts" / f"{name}.py")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
 
 
 def read(name: str):
