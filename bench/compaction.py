@@ -12,7 +12,6 @@ each. `make bench-compaction COMPACTION_ARGS="--looking 20 500"` takes four minu
 """
 
 import argparse
-import itertools
 import math
 import os
 import statistics
@@ -54,8 +53,7 @@ class Run:
     """The results of one contender."""
 
     sizes: list[tuple[float, float]] = field(default_factory=list)  # days, MB
-    needs: list[tuple[float, float]] = field(default_factory=list)  # the same of what the rows need, at both ends of each change
-    mornings: list[tuple[float, float]] = field(default_factory=list)  # those at the nights' ends
+    mornings: list[tuple[float, float]] = field(default_factory=list)  # the same of what the rows need, at the nights' ends
     day_times_ms: list[float] = field(default_factory=list)  # of transactions
     night_times_ms: list[float] = field(default_factory=list)
     wal_mb: float = 0
@@ -65,23 +63,12 @@ class Run:
         """Return the largest ratio of the tables' size to what their rows need, at the end of a night."""
         return max((min(self.sizes, key=lambda sample: abs(sample[0] - day))[1] / need for day, need in self.mornings), default=math.nan)
 
-    def worst_ever(self) -> float:
-        """The same at any time after the first night, also in an evening, before anything can be done about what it has left."""
-        return max((size / self._need(day) for day, size in self.sizes if self.mornings and day >= self.mornings[0][0]), default=math.nan)
-
     def mean(self) -> float:
         sizes = [size for day, size in self.sizes if day >= 1]
         return statistics.fmean(sizes) if sizes else math.nan
 
     def days(self) -> float:
         return self.sizes[-1][0] if self.sizes else 0
-
-    def _need(self, day: float) -> float:
-        """What the rows need at a moment, between two that are known."""
-        for (before, low), (after, high) in itertools.pairwise(self.needs):
-            if before <= day <= after:
-                return low + (high - low) * (day - before) / (after - before)
-        return self.needs[-1][1]
 
 
 def main() -> None:
@@ -167,22 +154,18 @@ def _week(cluster: Cluster, options, night, run: Run) -> None:
     def until(day: float) -> float:
         return start + day * day_seconds - time.monotonic()
 
-    def note_needs() -> None:
+    def note_morning() -> None:
         rows = {table: conn.execute(f"SELECT count(*) FROM {table}").fetchone()[0] for table in TABLES}
         run.wal_mb = float(conn.execute("SELECT pg_current_wal_lsn() - '0/0'::pg_lsn").fetchone()[0] - first) / MB
-        run.needs.append(((time.monotonic() - start) / day_seconds, sum(rows[table] * each[table] for table in TABLES) / MB))
+        run.mornings.append(((time.monotonic() - start) / day_seconds, sum(rows[table] * each[table] for table in TABLES) / MB))
 
     with _sampled(cluster, run, start, day_seconds):
-        note_needs()
         for day in range(DAYS):
             _load(cluster, options, options.day, until(day + 1 - NIGHT), run.day_times_ms)
-            note_needs()
             _evening(conn, day, day_seconds)
-            note_needs()
             with night(cluster) if night else nullcontext():
                 _load(cluster, options, options.night, until(day + 1), run.night_times_ms)
-            note_needs()
-            run.mornings.append(run.needs[-1])
+            note_morning()
     # what an autovacuum or a page's pruning leaves to the next VACUUM is no fault
     _set(cluster, "ALTER SYSTEM SET autovacuum = off")
     wait_until(lambda: conn.execute("SELECT count(*) FROM pg_stat_activity WHERE backend_type = 'autovacuum worker'").fetchone() == (0,),
@@ -244,13 +227,13 @@ def _set(cluster: Cluster, statement: str) -> None:
 
 def _report(console: Console, folder: Path, circumstances: dict, runs: dict[str, Run]) -> None:
     """Print a table, and write all that was measured."""
-    head = ["contender", "days", "size at a night's end, times what the rows need, at most", "at any time after the first night",
-            "mean size after the first day, MB", "p95, ms", "p95 by night, ms", "WAL, MB", "longest wait for a lock, ms"]  # fmt: skip
+    head = ["contender", "days", "size at a night's end, times what the rows need, at most", "mean size after the first day, MB",
+            "p95, ms", "p95 by night, ms", "WAL, MB", "longest wait for a lock, ms"]  # fmt: skip
     table = Table(*head)
     for name, run in runs.items():
         p95, night = (statistics.quantiles(times, n=20)[18] if len(times) > 1 else math.nan
                       for times in (run.day_times_ms + run.night_times_ms, run.night_times_ms))  # fmt: skip
-        table.add_row(name, f"{run.days():.1f}", f"{run.worst():.2f}", f"{run.worst_ever():.2f}", f"{run.mean():.0f}", f"{p95:.2f}", f"{night:.2f}",
+        table.add_row(name, f"{run.days():.1f}", f"{run.worst():.2f}", f"{run.mean():.0f}", f"{p95:.2f}", f"{night:.2f}",
                       f"{run.wal_mb:.0f}", f"{run.lock_wait_ms:.1f}")  # fmt: skip
     console.print(table)
     save_results(folder, circumstances, runs={name: asdict(run) for name, run in runs.items()})

@@ -1,8 +1,25 @@
-"""A table of results."""
+"""A table of results, and a quantity in it."""
 
 from dataclasses import dataclass
+from statistics import median
 
 from rich.table import Table
+
+
+@dataclass(frozen=True)
+class Spread:
+    """A quantity of some runs."""
+
+    low: float
+    median: float
+    high: float
+
+    @classmethod
+    def of(cls, values: list[float]) -> "Spread":
+        return cls(min(values), median(values), max(values))
+
+    def __str__(self) -> str:
+        return f"{self.median:.2f} ({self.low:.2f}–{self.high:.2f})"
 
 
 @dataclass

@@ -19,6 +19,7 @@ from cyclone_lab import page_cache
 from cyclone_lab.background import Background
 from cyclone_lab.cluster import Cluster
 from cyclone_lab.files import assert_free, table_files
+from grid import Spread
 from kernel import Use, data_files, use_of
 from scenarios import TABLE, Scenario
 
@@ -119,18 +120,6 @@ class Run:
 
 
 @dataclass
-class Ratio:
-    """How many times as fast one contender is as another, round by round."""
-
-    median: float
-    low: float
-    high: float
-
-    def __str__(self) -> str:
-        return f"{self.median:.2f} ({self.low:.2f}–{self.high:.2f})"
-
-
-@dataclass
 class Result:
     """All runs of one scenario, and the size of what was vacuumed."""
 
@@ -166,13 +155,12 @@ class Result:
         """Return PostgreSQL with the PARALLEL setting that was the fastest here."""
         return min((contender for contender in self.contenders() if contender.is_core), key=self.median_seconds)
 
-    def ratio(self, contender: Contender, baseline: Contender) -> Ratio:
+    def ratio(self, contender: Contender, baseline: Contender) -> Spread:
         """Return how many times as fast the contender is as the baseline: its runs are compared with those of the same round,
         which other work of the machine slowed down as well.
         """
         pairs = zip(self.runs_of(baseline), self.runs_of(contender))
-        ratios = [base.seconds / run.seconds for base, run in pairs]
-        return Ratio(median(ratios), min(ratios), max(ratios))
+        return Spread.of([base.seconds / run.seconds for base, run in pairs])
 
 
 def contenders_for(scenario: Scenario, worker_counts: list[int], core_counts: list[int] | None = None) -> list[Contender]:

@@ -6,32 +6,15 @@ the median of a setting's runs, with the least and the most of them.
 """
 
 from dataclasses import dataclass
-from statistics import median
 
 from beside import percentile
-from grid import Grid
+from grid import Grid, Spread
 from tpcc.measure import Experiment, Run
 from tpcc.settings import CORE_CURVE, CYCLONE_CURVE, TARGET_CURVE
 
 PERCENTILES = (95, 99)
 CURVES = (CORE_CURVE, CYCLONE_CURVE, TARGET_CURVE)
 LEAST_SHARE = 0.95  # of the rate that a load must have kept to
-
-
-@dataclass(frozen=True)
-class Spread:
-    """A quantity of some runs."""
-
-    low: float
-    median: float
-    high: float
-
-    @classmethod
-    def of(cls, values: list[float]) -> "Spread":
-        return cls(min(values), median(values), max(values))
-
-    def __str__(self) -> str:
-        return f"{self.median:.2f} ({self.low:.2f}–{self.high:.2f})"
 
 
 @dataclass(frozen=True)
