@@ -12,30 +12,24 @@ import pytest
 from cyclone_lab.postgres import REPO
 
 PNG = b"\x89PNG\r\n\x1a\n"
-# A process of its own, as a small disk can only be had before there are threads
-PROGRAM = """
-import sys
-from pathlib import Path
-from cyclone_lab import build
-prefix, without_disk = sys.argv[1:3]
-del sys.argv[1:3]
-build.install = lambda major: Path(prefix)
+DEMO = """
 import demo
 demo.SETTLE_SECONDS = 0.5
-if without_disk:
+if without_disk := sys.argv.pop(1):
     demo.can_be_small = lambda: without_disk
 sys.exit(demo.main())
 """
-
 TRY = """
-import sys
-from pathlib import Path
-from cyclone_lab import build
-prefix = sys.argv[1]
-build.install = lambda major: Path(prefix)
 import try_server
 sys.exit(try_server.main())
 """
+
+
+def run(program: str, prefix, *arguments: str, **options) -> subprocess.CompletedProcess:
+    """Run a script in a process of its own, as a small disk can only be had before there are threads."""
+    start = "import sys\nfrom pathlib import Path\nfrom cyclone_lab import build\nprefix = sys.argv.pop(1)\nbuild.install = lambda major: Path(prefix)\n"
+    env = {**os.environ, "PYTHONPATH": ":".join(str(REPO / folder) for folder in ("test", "bench", "scripts"))}
+    return subprocess.run([sys.executable, "-c", start + program, prefix, *arguments], text=True, stdout=subprocess.PIPE, env=env, **options)
 
 
 @pytest.fixture
@@ -52,9 +46,7 @@ def demo(monkeypatch):
 def test_runs_through(prefix, tmp_path, without_disk):
     picture = tmp_path / "folder" / "demo.png"
     arguments = ["--rows=20000", "--workers=1", "--rounds=1", "--seconds=0.5", "--loads=1", "--load=4", "--rest=1", "--seen=500", f"--picture={picture}"]
-    path = ":".join(str(REPO / folder) for folder in ("test", "bench", "scripts"))
-    result = subprocess.run([sys.executable, "-c", PROGRAM, prefix, without_disk, *arguments], text=True, capture_output=True,
-                            env={**os.environ, "PYTHONPATH": path})  # fmt: skip
+    result = run(DEMO, prefix, without_disk, *arguments, stderr=subprocess.PIPE)
     assert result.returncode == 0, result.stdout + result.stderr
     output = re.sub(r"\s+", " ", result.stdout)
     assert output.count("index entries: sound") == 2
@@ -77,9 +69,7 @@ def test_a_server_to_try(prefix):
     """psql runs on it, another one can, the views are there; nothing is left when psql has ended."""
     home = re.compile(r"For another session: (\S+) -h (\S+) -U postgres shop\nThe server's log: (\S+)\n")
     lines = ["VACUUM (VERBOSE) pg_class;", "SELECT count(*) > 0 AS has_views FROM cyclone.bloat;", "\\conninfo", "\\q"]
-    path = ":".join(str(REPO / folder) for folder in ("test", "scripts"))
-    result = subprocess.run([sys.executable, "-c", TRY, prefix], input="\n".join(lines), text=True, stdout=subprocess.PIPE,
-                            stderr=subprocess.STDOUT, env={**os.environ, "PYTHONPATH": path})  # fmt: skip
+    result = run(TRY, prefix, input="\n".join(lines), stderr=subprocess.STDOUT)
     assert result.returncode == 0, result.stdout
     assert "parallel workers: 0 planned" in result.stdout and "has_views" in result.stdout and "ERROR" not in result.stdout
     psql, socket, log = home.search(result.stdout).groups()

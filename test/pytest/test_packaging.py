@@ -232,6 +232,9 @@ def test_programs_of_the_packages(program, tmp_path):
     source = text(f"packaging/{program}")
     ast.parse(source)
     assert "/usr/share/pg-cyclone-tools" in source and source.startswith("#!/usr/bin/python3 -I\n")
+    module, function = console()["scripts"][program].split(":")
+    assert f"from {module} import {function}" in source
+    assert module.split(".")[0] in tomllib.loads(text("console/pyproject.toml"))["tool"]["setuptools"]["packages"]
     assert os.access(REPO / "packaging" / program, os.X_OK) and f"packaging/{program} usr/bin\n" in text("debian/pg-cyclone-tools.install")
     (tmp_path / program).write_text(source.replace("/usr/share/pg-cyclone-tools", str(REPO / "console")))
     result = subprocess.run([sys.executable, "-I", tmp_path / program, "--help"], text=True, capture_output=True)

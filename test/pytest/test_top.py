@@ -11,10 +11,8 @@ import subprocess
 import sys
 import termios
 import threading
-import tomllib
 from contextlib import contextmanager
 from datetime import datetime, timedelta
-from importlib import import_module
 
 import psycopg
 import pytest
@@ -158,8 +156,8 @@ def test_in_a_database_without_the_extension_it_shows_what_the_server_tells(clus
     assert "has no extension pg_cyclone" in text
 
 
-@pytest.mark.parametrize("key", [b"q", b"\x03"])
-def test_on_a_terminal_it_goes_on_until_a_key_is_pressed(cluster, db, conn, table, key):
+@pytest.mark.parametrize("key", [b"q", b"\x03", None], ids=["q", "ctrl-c", "signal"])
+def test_on_a_terminal_it_goes_on_until_it_is_ended(cluster, db, conn, table, key):
     with screen(dsn(cluster, db)) as shown:
         shown.shows("No VACUUM is running")
         with Parked(cluster, db, "heap-scan:any", 3, "VACUUM (PARALLEL 2) watched", SETTINGS) as vacuum:
@@ -169,15 +167,11 @@ def test_on_a_terminal_it_goes_on_until_a_key_is_pressed(cluster, db, conn, tabl
         vacuum.finish()
         shown.forget()
         shown.shows("No VACUUM is running")
-        shown.type(key)
-        assert shown.ended() == 0
-
-
-def test_it_is_ended_by_a_signal_with_the_terminal_as_before(cluster):
-    with screen(dsn(cluster, "postgres")) as shown:
-        shown.shows("No VACUUM is running")
-        shown.process.send_signal(signal.SIGTERM)
-        assert shown.ended() == 143
+        if key:
+            shown.type(key)
+        else:
+            shown.process.send_signal(signal.SIGTERM)
+        assert shown.ended() == (0 if key else 143)
 
 
 def test_a_plain_server_and_a_connection_that_is_lost(prefix):
@@ -317,13 +311,6 @@ def test_what_cannot_be_done_is_said_in_a_line():
     assert result.returncode == 1 and result.stderr.count("\n") == 1
     result = run("host=/nonexistent")
     assert result.returncode == 2 and "use --once" in result.stderr
-
-
-def test_the_package_has_the_program():
-    project = tomllib.loads((CONSOLE / "pyproject.toml").read_text())
-    module, function = project["project"]["scripts"]["cyclone-top"].split(":")
-    assert callable(getattr(import_module(module), function))
-    assert module.split(".")[0] in project["tool"]["setuptools"]["packages"]
 
 
 def test_rates_of_the_servers_vacuums_come_from_two_looks():
