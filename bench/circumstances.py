@@ -65,19 +65,6 @@ def find_circumstances(prefix: Path, config: dict, base: Path) -> dict:
     }
 
 
-def print_circumstances(console: Console, circumstances: dict) -> None:
-    """Print on what, of what and with which settings the numbers that follow were measured."""
-    grid = Table.grid(padding=(0, 2))
-    for name, value in circumstances.items():
-        grid.add_row(name, _circumstance(value))
-    console.print(grid)
-
-
-def _circumstance(value) -> str:
-    """Return the value of a circumstance in one line."""
-    return ", ".join(f"{key} = {setting}" for key, setting in value.items()) if isinstance(value, dict) else str(value)
-
-
 def add_common_arguments(parser: argparse.ArgumentParser, results: Path, *, choose_major: bool = True) -> None:
     """Add the options that each benchmark has; `results` is the folder where its results go by default."""
     if choose_major:
@@ -98,7 +85,10 @@ def begin(options: argparse.Namespace, config: dict, prefix: Path | None = None)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit("terminated"))  # leave through the context managers
     prefix, config = prefix or build.install(options.major), {**config, **dict(options.set)}
     circumstances = find_circumstances(prefix, config, options.base)
-    print_circumstances(console, circumstances)
+    grid = Table.grid(padding=(0, 2))
+    for name, value in circumstances.items():
+        grid.add_row(name, ", ".join(f"{key} = {setting}" for key, setting in value.items()) if isinstance(value, dict) else str(value))
+    console.print(grid)
     return console, prefix, config, circumstances
 
 

@@ -191,17 +191,8 @@ def measure(
     `base` is the folder for the data, by default the system's for temporary files; `say` is called with each line of
     progress. Raises RuntimeError if there is too little room for the copies.
     """
-    with made(scenario, prefix, config, rows=rows, base=base, say=say) as (original, result):
-        run_rounds(original, result, contenders_for(scenario, worker_counts), rounds=rounds, base=base, say=say)
-    return result
-
-
-def run_rounds(
-    original: Cluster, result: Result, contenders: list[Contender], *, rounds: int, base: Path | None, say: Callable[[str], None]
-) -> None:
-    """Run all contenders `rounds` times on copies of a stopped cluster that `made` has made, and add the runs to the result."""
-    scenario = result.scenario
-    with ExitStack() as stack:
+    contenders = contenders_for(scenario, worker_counts)
+    with made(scenario, prefix, config, rows=rows, base=base, say=say) as (original, result), ExitStack() as stack:
         shared = stack.enter_context(original.copy(base=base)) if scenario.repeatable else None
         if shared:
             _warm_up(shared, scenario)
@@ -209,6 +200,7 @@ def run_rounds(
         for number in range(rounds):
             for run in run_round(original, result, contenders, number, base=base, shared=shared):
                 say(f"{scenario.name}, round {run.round} of {rounds}, {run.contender.name}: {run.seconds:.3f} s")
+    return result
 
 
 def run_round(
