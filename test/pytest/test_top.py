@@ -11,7 +11,6 @@ import subprocess
 import sys
 import termios
 import threading
-from contextlib import contextmanager
 from datetime import datetime, timedelta
 
 import psycopg
@@ -53,7 +52,7 @@ def once(cluster: Cluster, db: str, user: str = "postgres", **variables: str) ->
 
 
 class Screen:
-    """cyclone-top on a pseudo-terminal. `text` is what it has written since `forget`, without what steers the terminal."""
+    """cyclone-top on a pseudo-terminal, gone at the block's end. `text` is what it has written since `forget`, without what steers the terminal."""
 
     def __init__(self, *arguments: str):
         self.master, self.terminal = pty.openpty()
@@ -66,6 +65,15 @@ class Screen:
             stderr=subprocess.STDOUT, start_new_session=True, preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),
         )  # fmt: skip
         threading.Thread(target=self._read, daemon=True).start()
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_exception) -> None:
+        self.process.kill()
+        self.process.wait()
+        os.close(self.terminal)
+        os.close(self.master)
 
     def _read(self) -> None:
         try:
@@ -93,20 +101,6 @@ class Screen:
         status = self.process.wait(60)
         assert termios.tcgetattr(self.terminal) == self.before
         return status
-
-
-@contextmanager
-def screen(*arguments: str):
-    """A cyclone-top on a terminal of its own, gone in the end."""
-    shown = Screen(*arguments)
-    try:
-        yield shown
-    finally:
-        if shown.process.poll() is None:
-            shown.process.kill()
-            shown.process.wait()
-        os.close(shown.terminal)
-        os.close(shown.master)
 
 
 @pytest.fixture
@@ -158,7 +152,7 @@ def test_in_a_database_without_the_extension_it_shows_what_the_server_tells(clus
 
 @pytest.mark.parametrize("key", [b"q", b"\x03", None], ids=["q", "ctrl-c", "signal"])
 def test_on_a_terminal_it_goes_on_until_it_is_ended(cluster, db, conn, table, key):
-    with screen(dsn(cluster, db)) as shown:
+    with Screen(dsn(cluster, db)) as shown:
         shown.shows("No VACUUM is running")
         with Parked(cluster, db, "heap-scan:any", 3, "VACUUM (PARALLEL 2) watched", SETTINGS) as vacuum:
             for pid in vacuum.parked:
@@ -181,7 +175,7 @@ def test_a_plain_server_and_a_connection_that_is_lost(prefix):
         plain.sql("CREATE TABLE plain_table (id int) WITH (fillfactor = 10)")
         plain.sql("INSERT INTO plain_table SELECT generate_series(1, 14000)")
         plain.sql("DELETE FROM plain_table WHERE id % 2 = 0")
-        with screen(dsn(plain, "postgres")) as shown:
+        with Screen(dsn(plain, "postgres")) as shown:
             shown.shows("has no extension pg_cyclone")
             vacuum = Background(plain, "postgres", "VACUUM plain_table", SLOW)
             shown.shows(f"pid {vacuum.pid}  postgres  by the server")
