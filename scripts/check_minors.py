@@ -30,8 +30,7 @@ def compile_for(prefix: Path, folder: Path) -> str:
     folder.mkdir(parents=True, exist_ok=True)
     command = ["make", "--silent", "--keep-going", f"--jobs={os.cpu_count()}", "-C", folder, "-f", REPO / "Makefile"]
     command += ["WERROR=1", "with_llvm=no", f"PG_CONFIG={program_path(prefix, 'pg_config')}"]
-    env = {name: value for name, value in program_env(prefix).items() if name not in ("MAKEFLAGS", "MAKELEVEL", "MFLAGS")}
-    result = subprocess.run(command, env=env, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+    result = subprocess.run(command, env=program_env(prefix), text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
     errors = dict.fromkeys(re.findall(r"error: .*|probe-server: .*", result.stdout))
     return "" if result.returncode == 0 else "\n".join(errors) or result.stdout
 

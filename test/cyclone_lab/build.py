@@ -125,9 +125,7 @@ def _make(makefile: Path, folder: Path, prefix: Path, **variables: str) -> None:
         command += [f"{name}={value}" for name, value in variables.items()]
         if CHECKS_FLAGS:
             command += [f"COPT={CHECKS_FLAGS}"]  # which PGXS appends to the flags of the compiler and of the linker
-        # An outer make would hand down its own flags, among them a PG_CONFIG that is not ours.
-        env = {name: value for name, value in program_env(prefix).items() if name not in ("MAKEFLAGS", "MAKELEVEL", "MFLAGS")}
-        result = subprocess.run(command, env=env, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+        result = subprocess.run(command, env=program_env(prefix), text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
         if result.returncode != 0:
             raise RuntimeError(f"building {makefile} for {prefix} failed:\n{result.stdout}")
         if "warning:" in result.stdout:

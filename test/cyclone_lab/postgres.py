@@ -231,7 +231,9 @@ def hand_over(path: Path) -> None:
 
 def program_env(prefix: Path, **extra: str) -> dict[str, str]:
     """Return the environment for the programs of `prefix`: this process's, without libpq's settings, with their libpq."""
-    inherited = {name: value for name, value in os.environ.items() if not name.startswith("PG")}
+    # An outer make would hand down its own flags, among them a PG_CONFIG that is not ours.
+    of_make = ("MAKEFLAGS", "MAKELEVEL", "MFLAGS")
+    inherited = {name: value for name, value in os.environ.items() if not name.startswith("PG") and name not in of_make}
     return {**inherited, "LD_LIBRARY_PATH": str(prefix / "lib"), "LC_ALL": "C.UTF-8", **extra}
 
 

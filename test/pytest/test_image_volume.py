@@ -23,9 +23,8 @@ def image(prefix):
     command = ["make", "--silent", "-C", REPO, "image-volume", f"IMAGE_VOLUME={folder}", f"BUILD_DIR={build.build_folder(prefix)}"]
     command += [f"PG_CONFIG={program_path(prefix, 'pg_config')}", "DEBUG_POINTS=1", "WERROR=1", "with_llvm=no"]
     command += [f"COPT={build.CHECKS_FLAGS}"] if build.CHECKS_FLAGS else []
-    env = {name: value for name, value in program_env(prefix).items() if name not in ("MAKEFLAGS", "MAKELEVEL", "MFLAGS")}
     try:
-        subprocess.run(command, env=env, check=True)
+        subprocess.run(command, env=program_env(prefix), check=True)
         for path in [folder, *folder.rglob("*")]:
             path.chmod(0o755)
         yield folder

@@ -62,8 +62,7 @@ def test_what_cannot_be_told_is_an_error(tmp_path, gist, compiler, says):
 def make(prefix, folder, includes, target: str) -> None:
     """Make a target of the Makefile in a folder, with the server's headers in `includes`."""
     command = ["make", "--silent", "-C", folder, "-f", REPO / "Makefile", f"PG_CONFIG={program_path(prefix, 'pg_config')}", "WERROR=1"]
-    env = {name: value for name, value in program_env(prefix).items() if name not in ("MAKEFLAGS", "MAKELEVEL", "MFLAGS")}
-    made = subprocess.run([*command, f"includedir_server={includes}", target], env=env, text=True, capture_output=True)
+    made = subprocess.run([*command, f"includedir_server={includes}", target], env=program_env(prefix), text=True, capture_output=True)
     assert made.returncode == 0, made.stderr
 
 

@@ -173,7 +173,6 @@ def test_the_rpms(prefix, pg_major, tmp_path):
     if run_program(plain, "pg_config", "--pkglibdir").stdout.strip() != str(plain / "lib"):
         pytest.xfail("NOT TESTED: this server's folders are not those of an RPM")
     env = {**program_env(plain), "GIT_CONFIG_COUNT": "1", "GIT_CONFIG_KEY_0": "safe.directory", "GIT_CONFIG_VALUE_0": "*"}
-    env = {name: value for name, value in env.items() if name not in ("MAKEFLAGS", "MAKELEVEL", "MFLAGS")}
     subprocess.run(["make", "--silent", "--no-print-directory", "-C", REPO, "dist"], check=True, capture_output=True, env=env)
     command = ["rpmbuild", "-bb", "--nodeps", f"--define=_sourcedir {REPO / 'build'}", f"--define=_topdir {tmp_path}", *rpm_defines(plain)]
     built = subprocess.run([*command, REPO / "packaging/pg_cyclone.spec"], text=True, capture_output=True, env=env)

@@ -239,10 +239,9 @@ def library_of_other_headers(prefix, tmp_path, changes: list[tuple[str, str, str
     objects.mkdir()
     command = ["make", "--silent", "-C", objects, "-f", REPO / "Makefile", f"PG_CONFIG={pg_config}", f"includedir_server={includes}"]
     command += ["DEBUG_POINTS=1", f"COPT={build.CHECKS_FLAGS} -Wno-error -O0"]
-    env = {name: value for name, value in program_env(prefix).items() if name not in ("MAKEFLAGS", "MAKELEVEL", "MFLAGS")}
 
     def make(target: str) -> None:
-        made = subprocess.run([*command, target], env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        made = subprocess.run([*command, target], env=program_env(prefix), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
         assert made.returncode == 0, made.stdout
 
     # one file looks at the server; the others are taken as they are, as newer than what they are made of
