@@ -69,7 +69,8 @@ def picture(look: Look | None, memory: Memory, title: str, trouble: str | None =
     elif look.has_views:
         parts += [Text(), _holders(look.holders)]
     else:
-        parts += [Text(), Text(f"Database {plain(look.database)} has no extension pg_cyclone: shown is what the server tells.", style="dim")]
+        told = f"Database {plain(look.database)} has no extension pg_cyclone that superusers own: shown is what the server tells."
+        parts += [Text(), Text(told, style="dim")]
     if look.role:
         told = f"Role {plain(look.role)} sees its own sessions only: pg_monitor, or pg_read_all_stats, sees all."
         parts += [Text(), Text(told, style="dim")]

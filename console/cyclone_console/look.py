@@ -10,6 +10,8 @@ from datetime import datetime
 
 import psycopg
 
+from cyclone_console.session import EXTENSION
+
 
 @dataclass
 class Process:
@@ -74,9 +76,9 @@ def look(conn: psycopg.Connection) -> Look:
 def _look(conn: psycopg.Connection) -> Look:
     [server] = ask(
         conn,
-        """
+        f"""
         SELECT clock_timestamp() AS taken, current_setting('server_version') AS version, current_database() AS database,
-               to_regclass('cyclone.progress') IS NOT NULL AND to_regclass('cyclone.pace') IS NOT NULL AS has_views,
+               {EXTENSION} IS NOT NULL AND to_regclass('cyclone.progress') IS NOT NULL AND to_regclass('cyclone.pace') IS NOT NULL AS has_views,
                to_regclass('cyclone.horizon') IS NOT NULL AS has_horizon,
                to_regclass('pg_catalog.pg_stat_progress_repack') IS NOT NULL AS has_repack,
                CASE WHEN NOT pg_has_role('pg_read_all_stats', 'USAGE') THEN current_user::text END AS role
@@ -90,8 +92,8 @@ def _look(conn: psycopg.Connection) -> Look:
             if server["has_views"]:
                 for vacuum in _engines_vacuums(conn):
                     vacuums[vacuum.pid] = _merge(vacuum, vacuums.get(vacuum.pid))
-            if server["has_horizon"]:
-                holders = _holders(conn)
+                if server["has_horizon"]:
+                    holders = _holders(conn)
     except psycopg.errors.ObjectNotInPrerequisiteState:
         is_preloaded = False
     return Look(

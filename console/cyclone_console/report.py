@@ -34,7 +34,7 @@ from cyclone_console.page import (
     sizes,
     table,
 )
-from cyclone_console.session import connect, read_any_text
+from cyclone_console.session import EXTENSION, connect, read_any_text
 
 OUTCOMES = {"done": "good", "cancelled": "warn", "failed": "bad"}
 MOST_RUNS = 60
@@ -58,7 +58,7 @@ class Report:
         [self.server] = self.rows(
             "SELECT current_setting('server_version') AS version, current_database() AS database, current_user AS role,"
             " now() AS now, current_setting('TimeZone') AS zone, pg_postmaster_start_time() AS started, pg_is_in_recovery() AS standby,"
-            " (SELECT extversion FROM pg_extension WHERE extname = 'pg_cyclone') AS extension,"
+            f" {EXTENSION} AS extension,"
             " current_setting('cluster_name') AS cluster"
         )
 
@@ -78,7 +78,7 @@ class Report:
         if needs_extension and not self.server["extension"]:
             return note(
                 "Not available: the extension pg_cyclone is not in database ", element("code", self.server["database"]),
-                ". There, ", element("code", "CREATE EXTENSION pg_cyclone"), " makes its views.",
+                ", or not all of it is owned by superusers. There, ", element("code", "CREATE EXTENSION pg_cyclone"), " makes its views.",
             )
         try:
             return build(self)

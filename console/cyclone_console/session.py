@@ -1,7 +1,8 @@
 """Connections to a server whose databases others own.
 
 Their settings and texts there are not to be trusted. The search path may be one that they have chosen for the database, so that their
-functions come before the server's: a session has none, and names of tables come with their schema. And a text may come from a database with
+functions come before the server's: a session has none, and names of tables come with their schema. The views may be theirs, and are not
+asked then. And a text may come from a database with
 another encoding, as the query of a session does: what can't be read is replaced.
 """
 
@@ -11,6 +12,14 @@ from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from psycopg.pq import Format
 from psycopg.rows import dict_row
 
+# The extension's version; null if a role that is no superuser, as a database's owner, could have put code of its own behind the views.
+EXTENSION = """
+    (SELECT extversion FROM pg_extension WHERE extname = 'pg_cyclone' AND NOT EXISTS (
+        SELECT FROM (SELECT nspowner FROM pg_namespace WHERE nspname = 'cyclone'
+                     UNION ALL SELECT relowner FROM pg_class WHERE relnamespace = to_regnamespace('cyclone')
+                     UNION ALL SELECT proowner FROM pg_proc WHERE pronamespace = to_regnamespace('cyclone')) objects (owner)
+        JOIN pg_roles ON pg_roles.oid = owner WHERE NOT rolsuper AND rolname <> current_user))
+"""
 PARAMETERS = {
     "client_encoding": "utf8",
     "connect_timeout": "10",

@@ -15,6 +15,7 @@ from cyclone_console import page
 from cyclone_console.report import SECTIONS, main, make
 from cyclone_console.session import connection_string
 from cyclone_lab.background import Parked
+from test_top import code_of_another_role
 
 EVIL = "<script src='http://evil.example/x.js'>alert(\"1\")</script>&amp;"
 IDENTIFIER = '"' + EVIL.replace('"', '""')[:60] + '"'
@@ -286,6 +287,15 @@ def test_functions_of_a_database_are_not_taken_for_the_servers(cluster, db, conn
     root = report_of(cluster, db)
     assert "public.t" in text_of(root, "history")
     assert not any("Not available" in text_of(root, name) for name in NAMES)
+
+
+def test_views_of_another_role_are_not_asked(cluster, db, conn):
+    """Nothing of its owner's runs with the rights of the role that makes the report."""
+    with code_of_another_role(cluster, conn):
+        root = report_of(cluster, db)
+        for name, _, _, needs in SECTIONS:
+            assert "it ran as" not in text_of(root, name)
+            assert ("not all of it is owned by superusers" in text_of(root, name)) == needs
 
 
 def test_texts_of_another_encoding(cluster, db, conn, latin):

@@ -11,6 +11,7 @@ import subprocess
 import sys
 import termios
 import threading
+from contextlib import contextmanager
 from datetime import datetime, timedelta
 
 import psycopg
@@ -244,6 +245,32 @@ def test_functions_of_a_database_are_not_taken_for_the_servers(cluster, db, conn
         with pytest.raises(psycopg.errors.RaiseException), cluster.connect(db) as trapped:
             trapped.execute("SELECT current_setting('server_version')")
         assert "public.watched" in once(cluster, db)
+
+
+@contextmanager
+def code_of_another_role(cluster, conn):
+    """An ordinary role has the extension's functions, as REASSIGN OWNED leaves them, and has put code of its own in their place."""
+    conn.execute("CREATE ROLE mallory; GRANT CREATE ON SCHEMA cyclone TO mallory")
+    for name, definition in conn.execute(
+        "SELECT oid::regprocedure::text, pg_get_functiondef(oid) FROM pg_proc WHERE pronamespace = 'cyclone'::regnamespace AND probin IS NOT NULL"
+    ).fetchall():
+        head = definition[: definition.index("\nAS ")].replace("LANGUAGE c", "LANGUAGE plpgsql")
+        conn.execute(f"ALTER FUNCTION {name} OWNER TO mallory; SET ROLE mallory")
+        conn.execute(f"{head} AS $$ BEGIN RAISE EXCEPTION 'it ran as %', session_user; END $$")
+        conn.execute("RESET ROLE")
+    try:
+        yield
+    finally:
+        conn.execute("DROP EXTENSION pg_cyclone; DROP OWNED BY mallory; DROP ROLE mallory")
+
+
+def test_views_of_another_role_are_not_asked(cluster, db, conn, table):
+    """Nothing of its owner's runs with the rights of the role that watches."""
+    with code_of_another_role(cluster, conn), Parked(cluster, db, "heap-scan:leader", 1, "VACUUM (PARALLEL 0) watched"):
+        with pytest.raises(psycopg.errors.RaiseException, match="it ran as postgres"):
+            conn.execute("SELECT * FROM cyclone.progress")
+        text = once(cluster, db)
+        assert "public.watched" in text and "has no extension pg_cyclone that superusers own" in text
 
 
 def test_texts_of_another_encoding_are_shown(cluster, db, conn, latin):
