@@ -187,8 +187,9 @@ relations_can_go_on(void)
 
 /* relations_go_on -- see relations.h. */
 void
-relations_go_on(List *named, const VacuumParams *params, BufferAccessStrategy ring)
+relations_go_on(List *named, const VacuumOptions *options, BufferAccessStrategy ring)
 {
+	const VacuumParams *params = &options->params;
 	ErrorData  *error = end_failed_target(PortalContext);
 	List	   *met = tables_met;
 	List	   *targets = NIL;
@@ -198,7 +199,9 @@ relations_go_on(List *named, const VacuumParams *params, BufferAccessStrategy ri
 	StartTransactionCommand();
 	PG_TRY();
 	{
-		targets = relations_list(named, params->options, PortalContext);
+		/* another library has parts elsewhere, or divides tables itself */
+		if (!distributed_is_for_other(named, options))
+			targets = relations_list(named, params->options, PortalContext);
 	}
 	PG_CATCH();
 	{

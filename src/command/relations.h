@@ -16,6 +16,7 @@
 #include "storage/bufmgr.h"
 #include "utils/rel.h"
 
+#include "command/options.h"
 #include "compat.h"
 
 /*
@@ -44,9 +45,10 @@ extern bool relations_can_go_on(void);
  *		the statement, and raises an error.
  *
  * Called where an audit's error is caught, with what is noted of that VACUUM.  named and ring
- * are in memory that outlives transactions.  If no table is left the error is the audit's.
+ * are in memory that outlives transactions.  If no table is left, or another library takes
+ * part in the statement, the error is the audit's.
  */
-extern void relations_go_on(List *named, const VacuumParams *params,
+extern void relations_go_on(List *named, const VacuumOptions *options,
 							BufferAccessStrategy ring);
 
 /*

@@ -429,8 +429,7 @@ go_on(const VacuumStmt *stmt)
 
 	if (vacuum_options_read(stmt, &options) &&
 		(options.params.options & (VACOPT_FULL | VACOPT_INPLACE)) == 0)
-		relations_go_on(copyObject(stmt->rels), &options.params,
-						vacuum_options_make_ring(&options));
+		relations_go_on(copyObject(stmt->rels), &options, vacuum_options_make_ring(&options));
 	MemoryContextSwitchTo(old);
 }
 

@@ -249,3 +249,22 @@ def test_chunks_named_as_in_older_versions(server):
         conn.execute("INSERT INTO _timescaledb_catalog.chunk VALUES (1, 1, 'public', 'part'), (2, 1, 'gone', 'part'), (3, 1, NULL, NULL)")
         refusal(conn, "VACUUM (FULL INPLACE) part")
         conn.execute("VACUUM (FULL INPLACE) own")
+
+
+@pytest.mark.once
+def test_an_audit_ends_a_vacuum_that_the_next_library_takes_part_in(server):
+    """It can't go on for that library, so it says nothing of other tables."""
+    pretend(server, "citus")
+    with server.connect("citus") as conn:
+        conn.execute("INSERT INTO pg_dist_partition VALUES ('shared', 'h')")
+        fill(conn)
+        conn.execute("SET cyclone.debug_fault = 'store-loses:7'")
+        for statement in ("VACUUM own, shared", "VACUUM"):
+            with pytest.raises(psycopg.errors.DataCorrupted, match='an audit of VACUUM has failed in relation "own"'):
+                conn.execute(statement)
+            conn.execute("SELECT cyclone.autovacuum_reset()")
+        with pytest.raises(psycopg.errors.DataCorrupted, match="an audit has failed on 1 table"):
+            conn.execute("VACUUM own, aggregate, parted")
+        conn.execute("RESET cyclone.debug_fault")
+        conn.execute("VACUUM own")
+        checks.assert_clean(conn, "own")
