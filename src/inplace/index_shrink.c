@@ -571,7 +571,7 @@ swap_copy_in(Shrink *shrink)
 {
 	TimestampTz start = GetCurrentTimestamp();
 	OthersFound others;
-	bool		is_done;
+	bool		is_done = false;
 
 	Assert(!IsTransactionState());
 	transaction_begin(true);
