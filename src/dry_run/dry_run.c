@@ -38,7 +38,6 @@
 #include "history/history_rows.h"
 #include "horizon/horizon.h"
 #include "inplace/table_inplace.h"
-#include "library.h"
 #include "relation_size.h"
 #include "report/pretty_bytes.h"
 #include "rewrite/disk_space.h"
@@ -56,21 +55,6 @@
 #define RECORD_BYTES		60
 #define ENTRY_BYTES			100
 #define IMAGE_SHARE			0.7
-
-/* What counts of a run of cyclone.history: its row takes a kB, and is not read for each table */
-typedef struct PastRun
-{
-	HistoryKind kind;
-	Oid			relid;			/* InvalidOid: in another database */
-	double		seconds;		/* at work */
-	double		pages;			/* visited */
-} PastRun;
-
-typedef struct PastRuns
-{
-	PastRun    *runs;
-	int			nruns;
-} PastRuns;
 
 /* The estimates for a table */
 typedef struct DryRun
@@ -94,9 +78,8 @@ typedef struct DryRun
 	char	   *holder;			/* what holds dead rows back, or NULL */
 } DryRun;
 
-static PastRuns past_runs(void);
 static void dry_run_target(const VacuumRelation *target, Oid relid, const VacuumParams *params,
-						   const PastRuns *past);
+						   const List *past);
 static bool estimate_vacuum(Relation rel, const VacuumParams *params, DryRun *run);
 static void choose_engine(Relation rel, DryRun *run);
 static void estimate_indexes(Relation rel, const VacuumParams *params, DryRun *run);
@@ -104,7 +87,7 @@ static double index_images(Relation index);
 static void estimate_full(Relation rel, const VacuumParams *params, const List *sample,
 						  DryRun *run);
 static double wal_of_entries(const DryRun *run, double entries);
-static void estimate_time(Oid relid, const PastRuns *past, DryRun *run);
+static void estimate_time(Oid relid, const List *past, DryRun *run);
 static void tell_client(Relation rel, const DryRun *run);
 
 /* dry_run_statement -- in a transaction: tells the client what a VACUUM with these options would do. */
@@ -113,56 +96,14 @@ dry_run_statement(const VacuumStmt *stmt, const VacuumOptions *options)
 {
 	const VacuumParams *params = &options->params;
 	bits32		flags = params->options;
-	PastRuns	past = past_runs();
+	List	   *past = history_rows_past();
 
 	if (flags & VACOPT_ANALYZE)
 		vacuum_options_refuse("DRY_RUN", "ANALYZE");
 	if (flags & VACOPT_ONLY_DATABASE_STATS)
 		vacuum_options_refuse("DRY_RUN", "ONLY_DATABASE_STATS");
 	foreach_node(VacuumRelation, target, relations_list(stmt->rels, flags, CurrentMemoryContext))
-		dry_run_target(target, target->oid, params, &past);
-}
-
-/*
- * past_runs
- *		The runs in cyclone.history that the user may see and that came to their end, with
- *		the time in which they didn't sleep to keep to a budget or a latency target, and
- *		weren't held.
- */
-static PastRuns
-past_runs(void)
-{
-	PastRuns	past = {0};
-	HistoryRow *history;
-	int			nhistory = history_rows_copy(&history);
-
-	past.runs = palloc_array(PastRun, nhistory);
-	for (int i = 0; i < nhistory; i++)
-	{
-		const HistoryRow *row = &history[i];
-		const HistoryFigures *figures = &row->figures;
-		double		index_pages = (double) figures->bytes_before / BLCKSZ - figures->pages_before;
-		PastRun    *run = &past.runs[past.nruns];
-
-		if (row->outcome != HISTORY_DONE || !row->has_figures ||
-			!library_may_see(GetUserId(), row->user_id))
-			continue;
-		run->kind = row->kind;
-		run->relid = !OidIsValid(row->database) || row->database == MyDatabaseId ? row->relid : InvalidOid;
-		run->seconds = (row->end - row->start) / (double) USECS_PER_SEC;
-		/* its processes slept for one budget */
-		if (!isnan(row->slept_seconds))
-			run->seconds -= row->slept_seconds / (1 + figures->workers_launched);
-		for (int guard = 0; guard < NUM_GUARDS; guard++)
-			run->seconds -= row->held.seconds[guard];
-		run->pages = run->kind == HISTORY_VACUUM ?
-			figures->pages_scanned + (figures->index_scans + 1) * index_pages :
-			figures->pages_before + index_pages;
-		past.nruns++;
-	}
-	if (nhistory > 0)
-		pfree(history);
-	return past;
+		dry_run_target(target, target->oid, params, past);
 }
 
 /*
@@ -174,7 +115,7 @@ past_runs(void)
  */
 static void
 dry_run_target(const VacuumRelation *target, Oid relid, const VacuumParams *params,
-			   const PastRuns *past)
+			   const List *past)
 {
 	VacuumParams resolved = *params;
 	Relation	rel;
@@ -411,15 +352,14 @@ wal_of_entries(const DryRun *run, double entries)
  *		those on other tables.
  */
 static void
-estimate_time(Oid relid, const PastRuns *past, DryRun *run)
+estimate_time(Oid relid, const List *past, DryRun *run)
 {
 	double		seconds[2] = {0};
 	double		pages[2] = {0};
 	int			nruns[2] = {0};
 
-	for (int i = 0; i < past->nruns; i++)
+	foreach_ptr(const PastRun, row, past)
 	{
-		const PastRun *row = &past->runs[i];
 		bool		is_own = row->relid == relid;
 
 		if (row->kind != run->kind)

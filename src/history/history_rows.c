@@ -25,6 +25,8 @@
  */
 #include "postgres.h"
 
+#include <math.h>
+
 #include "common/int.h"
 #include "miscadmin.h"
 #include "storage/fd.h"
@@ -33,6 +35,7 @@
 #include "storage/shmem.h"
 
 #include "history/history_rows.h"
+#include "library.h"
 #include "settings.h"
 #include "small_file.h"
 
@@ -153,6 +156,43 @@ history_rows_copy(HistoryRow **copy)
 	memcpy(*copy, rows, (Size) nrows * sizeof(HistoryRow));
 	LWLockRelease(rows_lock);
 	return nrows;
+}
+
+/* history_rows_past -- see history_rows.h. */
+List *
+history_rows_past(void)
+{
+	List	   *past = NIL;
+	HistoryRow *history;
+	int			nhistory = history_rows_copy(&history);
+
+	for (int i = 0; i < nhistory; i++)
+	{
+		const HistoryRow *row = &history[i];
+		const HistoryFigures *figures = &row->figures;
+		double		index_pages = (double) figures->bytes_before / BLCKSZ - figures->pages_before;
+		PastRun    *run;
+
+		if (row->outcome != HISTORY_DONE || !row->has_figures ||
+			!library_may_see(GetUserId(), row->user_id))
+			continue;
+		run = palloc_object(PastRun);
+		run->kind = row->kind;
+		run->relid = !OidIsValid(row->database) || row->database == MyDatabaseId ? row->relid : InvalidOid;
+		run->seconds = (row->end - row->start) / (double) USECS_PER_SEC;
+		/* its processes slept for one budget */
+		if (!isnan(row->slept_seconds))
+			run->seconds -= row->slept_seconds / (1 + figures->workers_launched);
+		for (int guard = 0; guard < NUM_GUARDS; guard++)
+			run->seconds -= row->held.seconds[guard];
+		run->pages = run->kind == HISTORY_VACUUM ?
+			figures->pages_scanned + (figures->index_scans + 1) * index_pages :
+			figures->pages_before + index_pages;
+		past = lappend(past, run);
+	}
+	if (nhistory > 0)
+		pfree(history);
+	return past;
 }
 
 /*

@@ -11,6 +11,7 @@
 #define CYCLONE_HISTORY_ROWS_H
 
 #include "datatype/timestamp.h"
+#include "nodes/pg_list.h"
 
 #include "guards/guards.h"
 #include "history/history.h"
@@ -55,6 +56,15 @@ typedef struct HistoryRow
 	char		error[HISTORY_ERROR_SIZE];
 } HistoryRow;
 
+/* What of a run says how long the next one will take; a HistoryRow has a kB */
+typedef struct PastRun
+{
+	HistoryKind kind;
+	Oid			relid;			/* InvalidOid: in another database */
+	double		seconds;		/* at work */
+	double		pages;			/* visited */
+} PastRun;
+
 /*
  * All but history_rows_add do nothing, or return nothing, where no history is kept;
  * history_rows_add must not be called there.  It raises no error.  It takes two locks,
@@ -66,5 +76,12 @@ extern void history_rows_load(void);
 extern void history_rows_add(HistoryRow *row);
 extern int	history_rows_copy(HistoryRow **copy);
 extern int64 history_rows_forget(void);
+
+/*
+ * history_rows_past
+ *		A list of PastRun: those that the user may see and that came to their end.  They
+ *		worked while they neither slept to keep to a budget, nor were held.
+ */
+extern List *history_rows_past(void);
 
 #endif							/* CYCLONE_HISTORY_ROWS_H */
