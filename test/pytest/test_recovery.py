@@ -100,7 +100,7 @@ def crash_at(cluster, place, statement: str) -> None:
     ],
 )  # fmt: skip
 def test_the_server_recovers_from_the_sudden_death_of_one_process(new_cluster, kind, point, victim):
-    """It restarts itself, without reading its libraries anew, and no connection is needed for files to go."""
+    """It restarts itself, without reading its libraries anew, and the first commit has files go."""
     cluster = new_cluster(**CHECK_WAL)
     [place] = [place for place in PLACES if (place.kind, place.point) == (kind, point)]
     with cluster.connect(TEMPLATE) as conn:
@@ -115,8 +115,8 @@ def test_the_server_recovers_from_the_sudden_death_of_one_process(new_cluster, k
         # a moment later the server notices, and ends all sessions
         with pytest.raises(psycopg.OperationalError):
             witness.execute("SELECT pg_sleep(60)")
-    wait_for_cleaning(cluster)
     wait_for_restart(cluster)
+    wait_for_cleaning(cluster)
     with cluster.connect(TEMPLATE) as conn:
         assert conn.execute("SELECT * FROM cyclone.progress_details").fetchall() == []
         assert_sound(conn, before)
