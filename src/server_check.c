@@ -268,7 +268,7 @@ access_methods_fit(void)
 		routine->amparallelrescan == btparallelrescan;
 }
 
-/* index_info_fits -- likewise, what an index is built by. */
+/* index_info_fits -- does the library know what an index is built by? */
 static bool
 index_info_fits(void)
 {

@@ -424,7 +424,7 @@ expect_fate(PageAudit *audit, ItemFate planned, ItemFate right)
 		audit_fail(audit->vacuum, &audit->place, fate_names[planned], fate_names[right]);
 }
 
-/* audit_tuple -- likewise for an item that has a row. */
+/* audit_tuple -- does the engine plan what is right for an item that has a row? */
 static void
 audit_tuple(PageAudit *audit, ItemId item, ItemFate fate, const PagePlan *plan)
 {

@@ -330,7 +330,7 @@ compat_log_duration(const VacuumParams *params)
 	return params->log_vacuum_min_duration;
 }
 
-/* compat_set_log_duration -- likewise for ANALYZE, too. */
+/* compat_set_log_duration -- from how many ms on VACUUM and ANALYZE are logged. */
 static inline void
 compat_set_log_duration(VacuumParams *params, int ms)
 {

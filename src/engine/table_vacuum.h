@@ -42,7 +42,7 @@ typedef struct CompactionPass
 
 	/* by all passes so far: row locks that were removed, see stale_lock.c */
 	int64		stale_locks;
-	/* likewise, pages that were audited */
+	/* by all passes so far: pages that were audited */
 	int64		audited_pages;
 } CompactionPass;
 

@@ -104,7 +104,7 @@ wal_rate_pay(void)
 	while (!guards_hold_is_due())
 	{
 		uint64		now = now_ns();
-			double		rate = rate_in_force();
+		double		rate = rate_in_force();
 
 		/* less than the least nap is slept with what comes next */
 		if (guarded.wal_until < now + LEAST_NAP_NS || isinf(rate))

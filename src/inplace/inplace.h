@@ -59,7 +59,7 @@ typedef struct Inplace
 	CompactionPass pass;		/* for the last VACUUM, and by it */
 	PaceShared *pace;			/* while a step keeps to it */
 	int64		rows_moved;		/* in all passes */
-	int64		rows_undone;	/* likewise, and moved back */
+	int64		rows_undone;	/* in all passes, and moved back */
 	int64		rows_audited;
 	TransactionId last_xid;		/* the last to move something out of it */
 

@@ -51,7 +51,7 @@ typedef struct MoveBatch
 	bool		is_watched;		/* is it to look for workers of subscriptions? */
 	bool		can_be_undone;	/* are we in a subtransaction? */
 	bool		is_in_the_way;	/* of another session: to be undone */
-	bool		is_too_late;	/* a worker may miss what it moves: likewise */
+	bool		is_too_late;	/* a worker may miss what it moves: to be undone */
 	bool		is_short;		/* as a longer one was in the way? */
 	MemoryContext outer_context;	/* outside the subtransaction */
 	ResourceOwner outer_owner;
