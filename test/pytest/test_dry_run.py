@@ -150,7 +150,8 @@ def test_wal_of_pages_without_dead_rows(prefix, pg_major, options):
         before = conn.execute("SELECT pg_current_wal_insert_lsn()").fetchone()
         conn.execute(f"VACUUM {'(' + options + ')' if options else ''} t")
         [written] = conn.execute("SELECT pg_wal_lsn_diff(pg_current_wal_insert_lsn(), %s)::bigint", before).fetchone()
-        assert written / 2 < expected < 2 * written
+        # since 19 reading the rows has made the pages all-visible, and little is left to do
+        assert written / 2 - 8192 < expected < 2 * written
         checks.assert_clean(conn, "t")
 
 
