@@ -170,6 +170,11 @@ class Parked(Background):
         with suppress(psycopg.OperationalError):
             self._gate.close()
 
+    def finish(self, seconds: float | None = PATIENCE_SECONDS) -> None:
+        """Let all processes go on, for good, and wait for the statement's end; raise its error if it failed."""
+        self.release()
+        super().finish(seconds)
+
     def __enter__(self) -> "Parked":
         return self
 

@@ -32,7 +32,6 @@ def vacuum_with_splits(cluster, conn, db: str, workers: int, statements: list[st
     with Parked(cluster, db, "btree-page:any", workers + 1, statement, settings) as vacuum:
         for other in statements:
             conn.execute(other)
-        vacuum.release()
         vacuum.finish()
     return vacuum.messages
 

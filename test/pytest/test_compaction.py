@@ -436,7 +436,6 @@ def test_toast_table_that_is_being_vacuumed(server):
             server.on()
             row = server.wait_for("w", last_outcome="gave way")
             assert (row["reason"], row["runs"], row["pause"]) == ("pause", 0, 3600)
-            vacuum.release()
             vacuum.finish()
         server.set(**{"cyclone.debug_compaction_hour": 1})
         assert server.wait_for("w", last_outcome="done")["last_won"] > 2 * MB

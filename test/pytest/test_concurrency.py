@@ -70,7 +70,6 @@ def test_a_page_that_is_pinned_for_a_moment_is_cleaned(cluster, db, conn, worker
         pin(reader, "t", 600)
         with Parked(cluster, db, "heap-page-pinned:any", 1, statement) as vacuum:
             reader.execute("COMMIT")
-            vacuum.release()
             vacuum.finish()
     assert "tuples missed" not in "\n".join(vacuum.messages)
     state = checks.table_state(conn, "t")
@@ -88,7 +87,6 @@ def test_what_was_waited_for_a_page_is_not_waited_for_the_next(cluster, db, conn
         pin(second, "t", 900)
         with Parked(cluster, db, points, 1, statement, {"cyclone.debug_max_pin_ms": 1}) as vacuum:
             first.execute("COMMIT")
-            vacuum.release()
             vacuum.finish()
     assert vacuum.messages.count(PINNED) == 1
     [missed] = re.findall(r"tuples missed: (\d+) dead", "\n".join(vacuum.messages))
@@ -180,7 +178,6 @@ def test_rows_rolled_back_between_two_rounds_leave_nothing_in_the_pending_list_o
     settings = {"maintenance_work_mem": "64kB", "min_parallel_index_scan_size": 0}
     with Parked(cluster, db, "heap-vacuum:any", 1, statement, settings) as vacuum:
         conn.execute("BEGIN; INSERT INTO t SELECT -i, ARRAY[77] FROM generate_series(1, 300) i; ROLLBACK")
-        vacuum.release()
         vacuum.finish()
     said = "\n".join(vacuum.messages)
     assert int(re.search(r'"\w+\.public\.t": index scans: (\d+)', said)[1]) > 1

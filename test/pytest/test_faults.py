@@ -361,7 +361,7 @@ def test_workers_that_are_terminated_before_or_after_their_phases_cost_no_more_t
             conn.execute("SELECT pg_terminate_backend(%s)", (worker,))
         if point == "team-leave":
             vacuum.release()
-        vacuum.finish()  # at the first point though it is still closed
+        assert vacuum.wait() is None  # at the first point though it is still closed
     said = "\n".join(vacuum.messages)
     assert "terminated" not in said
     if point == "team-join":
@@ -381,7 +381,6 @@ def test_a_worker_that_is_terminated_twice_costs_its_help_once(cluster, db, conn
         vacuum.wait_for(2)
         assert vacuum.workers == [worker]
         conn.execute("SELECT pg_terminate_backend(%s)", (worker,))
-        vacuum.release()
         vacuum.finish()
     assert "\n".join(vacuum.messages).count("a parallel vacuum worker was terminated between two phases") == 1
 
@@ -437,7 +436,6 @@ def test_others_may_wait_to_alter_or_drop_the_table(cluster, db, conn, table, ph
             conn.execute("SELECT pg_cancel_backend(%s)", (vacuum.pid,))
             assert isinstance(vacuum.wait(), psycopg.errors.QueryCanceled)
         else:
-            vacuum.release()
             vacuum.finish()
         alter.finish()
     assert conn.execute("SELECT count(*), sum(extra) FROM t").fetchone() == (table["rows"], 7 * table["rows"])
@@ -451,7 +449,6 @@ def test_others_may_wait_to_alter_or_drop_the_table(cluster, db, conn, table, ph
     with Parked(cluster, db, f"{point}:any", 1, VACUUM, SETTINGS) as vacuum:
         drop = Background(cluster, db, "DROP TABLE t")
         wait_until(lambda: conn.execute(waiting, (drop.pid,)).fetchone() == ("Lock",), "the wait of DROP TABLE")
-        vacuum.release()
         vacuum.finish()
         drop.finish()
     assert conn.execute("SELECT to_regclass('t')").fetchone() == (None,)
@@ -502,7 +499,6 @@ def test_workers_that_come_late_join_the_phase_that_is_running(cluster, db, conn
         finally:
             os.kill(cluster.postmaster.pid, signal.SIGCONT)
         vacuum.wait_for(3)
-        vacuum.release()
         vacuum.finish()
     assert "parallel workers: 2 planned, 2 launched" in "\n".join(vacuum.messages)
     assert checks.table_state(conn, "t")["dead_items"] == 0

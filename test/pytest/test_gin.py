@@ -125,7 +125,6 @@ def test_entries_that_move_meanwhile(cluster, conn, db, pg_major, change, shape,
     with Parked(cluster, db, f"{point}:any", 1, statement, settings) as parked:
         conn.execute(CHANGES[change])
         assert len(gin.read_pages(conn, "t_v")) > before
-        parked.release()
         parked.finish()
     assert_no_dead_entries(conn, pg_major)
     conn.execute("SET enable_seqscan = off")
@@ -140,6 +139,5 @@ def test_large_posting_trees_are_done_by_all(cluster, conn, db, pg_major):
     conn.execute("DELETE FROM t WHERE i % 5 = 0")
     assert sum(not page.flags & gin.DATA for page in gin.read_pages(conn, "t_v")[1:]) == 1
     with Parked(cluster, db, "gin-piece:any", 3, "VACUUM (INDEX_CLEANUP on, PARALLEL 2) t", SHARED_OUT) as parked:
-        parked.release()
         parked.finish()
     assert_no_dead_entries(conn, pg_major)

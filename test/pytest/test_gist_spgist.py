@@ -276,7 +276,6 @@ def test_entries_that_move_to_pages_that_were_passed_already_are_found(cluster, 
         home = {tid: block for block, tid in before}
         fronted = [tid for block, tid in after if tid in home and block < min(home[tid], behind)]
         assert len(fronted) > 20, "nothing moved to the front"
-        vacuum.release()
         vacuum.finish()
     assert moved(vacuum.messages, method) > 0
     assert_all_dead_entries_are_gone(conn)
@@ -293,7 +292,6 @@ def test_an_index_of_one_page_whose_root_splits_while_others_are_vacuumed(cluste
     conn.execute("DELETE FROM t WHERE id % 2 = 0")
     with Parked(cluster, db, f"{page}:any", 1, "VACUUM (INDEX_CLEANUP on, PARALLEL 1) t", SETTINGS) as vacuum:
         conn.execute("INSERT INTO t SELECT -i, point(i % 100, i % 100), point(i % 9000, 3) FROM generate_series(1, 3000) i")
-        vacuum.release()
         vacuum.finish()
     assert_all_dead_entries_are_gone(conn)
 
@@ -309,7 +307,6 @@ def test_redirects_are_cleaned_up_when_nobody_needs_them(cluster, conn, db):
         for _ in range(behind):
             vacuum.step()
         conn.execute("INSERT INTO t SELECT -i, point(6000 + i % 6000, i % 10) FROM generate_series(1, 8000) i")
-        vacuum.release()
         vacuum.finish()
     assert conn.execute(redirects).fetchone()[0] > 0
     conn.execute("VACUUM (INDEX_CLEANUP on) t")

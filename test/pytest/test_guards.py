@@ -188,7 +188,6 @@ def test_who_keeps_readers_out_is_not_paused(cluster, db, conn, workers):
             assert one(conn, "SELECT cyclone.pause(%s)", vacuum.pid) is False
             assert told == [f"VACUUM of process {vacuum.pid} cannot be paused"]
             assert one(conn, "SELECT cyclone.pause()") == 0
-            vacuum.release()
             vacuum.finish()
         finally:
             conn.execute("SELECT cyclone.resume()")
@@ -203,7 +202,6 @@ def test_a_pause_is_bounded(cluster, db, conn):
     position = len(cluster.log)
     with Parked(cluster, db, "heap-scan:any", 1, "VACUUM (PARALLEL 0, FREEZE) t") as vacuum:
         assert one(conn, "SELECT cyclone.pause(%s)", vacuum.pid) is True
-        vacuum.release()
         vacuum.finish()
     assert 'pause of VACUUM of table "t" has ended' in cluster.log[position:]
     checks.assert_vacuumed(conn, "t", before)
@@ -249,7 +247,6 @@ def test_the_view_tells_since_when_a_pause_of_all_holds_it(cluster, db, conn):
             assert 0 <= row["figure"] < 3600 <= row["bound"] < 7200
         finally:
             conn.execute("SELECT cyclone.resume()")
-        vacuum.release()
         vacuum.finish()
     checks.assert_vacuumed(conn, "t", before)
 
@@ -399,7 +396,6 @@ def use_up_xids(conn, number: int) -> None:
 def assert_cannot_be_paused(conn, vacuum: Parked) -> None:
     assert one(conn, "SELECT cyclone.pause(%s)", vacuum.pid) is False
     assert one(conn, "SELECT cyclone.pause()") == 0
-    vacuum.release()
     vacuum.finish()
     assert one(conn, "SELECT cyclone.resume()") == 0
 
@@ -735,7 +731,6 @@ def test_moving_rows_ends_where_a_disk_gets_full(cluster, db, conn):
     with Parked(cluster, db, "inplace-pause:any", 1, "VACUUM (FULL INPLACE) t", {**SETTINGS, **SHORT}) as vacuum:
         with slot_that_retains_wal(conn):
             time.sleep(1.1)  # since the last look; that it takes longer does no harm
-            vacuum.release()
             vacuum.finish()
     assert any('rows of "t" cannot be moved any more' in said for said in vacuum.messages)
     assert_rows_kept(conn, before)
@@ -1021,7 +1016,6 @@ def test_an_emergency_waits_for_no_standby_nor_for_room(replicated):
         use_up_xids(conn, 101_000)
         conn.execute("CHECKPOINT")
         time.sleep(1.1)  # since the last look at disks
-        vacuum.release()
         vacuum.finish()
     assert any('goes on although less is free than "cyclone.min_free_disk"' in said for said in vacuum.messages)
     checks.assert_vacuumed(conn, "t", before)

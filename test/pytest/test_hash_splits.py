@@ -60,7 +60,6 @@ def test_buckets_that_are_added_while_all_stand_still_are_visited(cluster, conn,
     with Parked(cluster, db, "hash-bucket:any", workers + 1, statement, SETTINGS) as vacuum:
         conn.execute("INSERT INTO t SELECT i, 'new' FROM generate_series(1000001, 1001200) i")
         [(after, _)] = conn.execute(META)
-        vacuum.release()
         vacuum.finish()
     assert after >= before + 10
     assert_all_dead_entries_are_gone(conn)

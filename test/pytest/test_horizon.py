@@ -326,7 +326,6 @@ def test_a_holder_that_has_ended(cluster, db, conn):
         delete_half(conn)
         with Parked(cluster, db, "heap-scan:leader", 1, "VACUUM (VERBOSE, PARALLEL 0) t") as parked:
             session.execute("COMMIT")
-            parked.release()
             parked.finish()
     [report] = [message for message in parked.messages if "finished vacuuming" in message]
     assert f"{ROWS // 2} are dead but not yet removable" in report

@@ -125,7 +125,6 @@ def test_others_write_as_ever(cluster, db, conn, table, step):
     """At each of its steps: deferred constraints with temporary duplicates, upserts by each key, and errors that are deserved."""
     with Parked(cluster, db, f"{step}:leader", 1, INPLACE, settings={"cyclone.index_wait": "20s"}) as vacuum:
         if step == "shrink-swapped":  # the table is locked
-            vacuum.release()
             vacuum.finish()
         with cluster.connect(db) as other:
             swap_positions(other)
@@ -319,7 +318,6 @@ def test_a_standbys_new_snapshots_are_in_nobodys_way(new_cluster):
                 conn.execute("CREATE TABLE later ()")
                 standby.wait_for_replay(primary)
                 reader.execute("SELECT 1; COMMIT")
-            vacuum.release()
             vacuum.finish()
         assert_sound(conn)
 
@@ -332,7 +330,6 @@ def test_tries_to_lock_the_table_take_no_xids(cluster, db, conn, table):
         with Parked(cluster, db, "shrink-swap:leader", 1, INPLACE, settings={"cyclone.index_wait": "2s"}) as vacuum:
             reader.execute("BEGIN; LOCK TABLE t IN ACCESS SHARE MODE")
             [(before,)] = conn.execute(next_xid)
-            vacuum.release()
             vacuum.finish()
         [(after,)] = conn.execute(next_xid)
         reader.execute("COMMIT")
@@ -584,7 +581,6 @@ def test_an_index_that_others_change_meanwhile_is_left_to_them(cluster, db, conn
     with Parked(cluster, db, "shrink-swap:leader", 1, INPLACE) as vacuum:
         conn.execute("ALTER INDEX t_pkey RENAME TO t_key")
         conn.execute("ALTER INDEX t_key SET TABLESPACE pg_default")
-        vacuum.release()
         vacuum.finish()
     conn.execute("ALTER INDEX t_key RENAME TO t_pkey")
     assert_sound(conn)
@@ -593,7 +589,6 @@ def test_an_index_that_others_change_meanwhile_is_left_to_them(cluster, db, conn
 def test_an_index_that_is_renamed_meanwhile_is_reported(cluster, db, conn, table):
     with Parked(cluster, db, "shrink-built:leader", 1, "VACUUM (FULL INPLACE, VERBOSE) t") as vacuum:
         conn.execute("ALTER INDEX t_pkey RENAME TO t_key")
-        vacuum.release()
         vacuum.finish()
     [report] = [text for text in vacuum.messages if text.startswith("finished compacting")]
     assert (found := re.search(r'index "t_pkey": (.+) before, (.+) after', report)) and found[2] != "0 bytes"

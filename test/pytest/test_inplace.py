@@ -541,7 +541,6 @@ def test_new_rows_are_put_in_front(cluster, db, conn):
             SELECT max((ctid::text::point)[0]) FROM new
         """)
         assert last < pages / 2
-        vacuum.release()
         vacuum.finish()
     assert blocks(conn) < pages / 3
     assert conn.execute("SELECT count(*) FILTER (WHERE id > 0), count(*) FILTER (WHERE id < 0) FROM t").fetchone() == (
@@ -594,7 +593,6 @@ def test_who_waits_for_its_end_with_a_lock_of_his_own_is_no_deadlock(cluster, db
     with Parked(cluster, db, "truncate:leader", 1, MOVE) as compaction:
         other = Background(cluster, db, upgrade, {"lock_timeout": "2s"})  # truncation tries for five
         wait_until(lambda: conn.execute(waiting).fetchall() != [], "the other's waiting")
-        compaction.release()
         compaction.finish()
         assert isinstance(other.wait(), psycopg.errors.LockNotAvailable)
     assert_small(conn, table)
@@ -756,7 +754,6 @@ def test_a_standby_gets_its_turn_between_steps_of_truncation(new_cluster):
                     reader.execute("SET lock_timeout = '10s'")
                     assert reader.execute("SELECT count(*) FROM t").fetchone() == (100,)
                     seen.append(blocks(reader))
-            vacuum.release()
             vacuum.finish()
         assert seen == sorted(set(seen), reverse=True)
         assert blocks(conn) < 20
@@ -1057,7 +1054,6 @@ def test_rows_that_come_between_two_steps_are_no_obstacle_to_truncation(cluster,
     with Parked(cluster, db, "truncate-again:leader", 1, INPLACE) as compaction:
         assert conn.execute("SELECT relpages FROM pg_class WHERE relname = 't'").fetchone() == (blocks(conn),)
         conn.execute("INSERT INTO t SELECT i, repeat('y', 1000) FROM generate_series(100001, 103000) i")
-        compaction.release()
         compaction.finish()
     assert not any("could not be truncated" in text for text in compaction.messages), compaction.messages
     assert conn.execute("SELECT count(*) FROM t").fetchone() == (3100,)

@@ -249,7 +249,6 @@ def test_an_enum_that_gets_a_value_meanwhile(cluster, db, conn, point):
     rows = content(conn, "t")
     with Parked(cluster, db, point, 1, "VACUUM (FULL, VERBOSE, PARALLEL 1) t", {"cyclone.debug_point": f"{point}:any:wait"}) as vacuum:
         conn.execute("ALTER TYPE mood ADD VALUE 'so-so' BEFORE 'ok'")
-        vacuum.release()
         vacuum.finish()
     assert content(conn, "t") == rows
     checks.assert_clean(conn, "t")

@@ -199,7 +199,6 @@ def test_queries(cluster, db, conn, watcher):
         with Parked(cluster, db, "heap-scan:leader", 1, "VACUUM (PARALLEL 0, LATENCY_TARGET auto) t") as vacuum:
             wait_until(lambda: run(watcher, "sql_exporter: cyclone_pace"), "its pace")
             found = {name: run(watcher, name) for name in queries()}
-            vacuum.release()
             vacuum.finish()
     check_what_they_tell(db, {name: rows for name, rows in found.items() if name.startswith("postgres_exporter: ")})
     check_what_they_tell(db, {name: rows for name, rows in found.items() if name.startswith("sql_exporter: ")})

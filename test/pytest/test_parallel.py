@@ -77,7 +77,6 @@ def test_each_process_does_a_share(cluster, db, conn, pages, phase, workers):
     conn.execute("DELETE FROM t WHERE id % 2 = 0")
     statement = f"VACUUM (VERBOSE, PROCESS_TOAST false, PARALLEL {workers}) t"
     with Parked(cluster, db, f"{phase}:any", workers + 1, statement) as vacuum:  # each is at a page
-        vacuum.release()
         vacuum.finish()
     assert "1500 scanned (100.00% of total)" in "\n".join(vacuum.messages)
     assert checks.table_state(conn, "t")["dead_items"] == 0

@@ -182,7 +182,6 @@ def test_a_worker_that_came_after_the_scan_and_is_gone_holds_up_no_later_round(n
         wait_until(lambda: conn.execute(idle).fetchall(), "the end of the worker's part")
         conn.execute(f"SELECT pg_terminate_backend(pid) FROM ({idle}) worker")
         wait_until(lambda: workers(conn) == 0, "its end")
-        running.release()
         running.finish()
         assert int(re.search(r"index scans: (\d+)", "\n".join(running.messages))[1]) > 1
         checks.assert_clean(conn, "t")
@@ -346,7 +345,6 @@ def test_free_space_that_a_worker_finds_late_is_offered(new_cluster):
         # the leader does all the others meanwhile
         scanned = "SELECT FROM pg_stat_progress_vacuum WHERE heap_blks_scanned > %s"
         wait_until(lambda: conn.execute(scanned, (pages * 0.9,)).fetchall(), "the leader's part")
-        vacuum.release()
         vacuum.finish()
         conn.execute("CREATE EXTENSION IF NOT EXISTS pageinspect")
 

@@ -83,7 +83,6 @@ def test_each_process_has_a_row_in_each_phase(cluster, db, conn, table, phase):
         if phase in ("index-vacuum", "heap-vacuum"):
             assert dead_item_ids == 14000 - 11000 + 11000 // 3
             assert dead_bytes > 0
-        vacuum.release()
         vacuum.finish()
     assert progress(conn) == {}
     assert conn.execute("SELECT * FROM pg_stat_progress_vacuum WHERE relid = %s", (oid,)).fetchall() == []
@@ -97,7 +96,6 @@ def test_the_workers_are_gone_when_the_leader_truncates(cluster, db, conn, table
         [row] = progress(conn).values()
         assert (row["pid"], row["role"]) == (vacuum.pid, "leader")
         assert row["phase"] == "truncating heap"
-        vacuum.release()
         vacuum.finish()
     assert progress(conn) == {}
 

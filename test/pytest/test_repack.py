@@ -321,7 +321,6 @@ def test_progress_is_shown(cluster, db, conn, versions):  # noqa: F811
             "SELECT pid, command, phase, heap_blks_total FROM pg_stat_progress_repack WHERE datname = %s", (db,)
         ).fetchall()
         assert (pid, command, phase, total) == (repack.pid, "REPACK", "seq scanning heap", rows[0][2])
-        repack.release()
         repack.finish()
     assert conn.execute("SELECT FROM pg_stat_progress_repack").fetchall() == []
 
@@ -471,7 +470,6 @@ def test_no_safe_snapshot_is_waited_for_with_a_lock(cluster, db, conn):
     conn.execute("CREATE TABLE t AS SELECT i AS id FROM generate_series(1, 1000) i; CREATE TABLE u AS TABLE t")
     with Parked(cluster, db, "rewrite-begun:leader", 1, "REPACK", SAFE_SNAPSHOTS) as repack, cluster.connect(db) as other:
         other.execute("BEGIN ISOLATION LEVEL SERIALIZABLE; SELECT 1")
-        repack.release()
         repack.finish()
     checks.assert_clean(conn, "t", "u")
 
@@ -486,7 +484,6 @@ def test_full_inplace_makes_way_for_repack_concurrently(cluster, db, conn, step)
         repack = Background(cluster, db, "REPACK (CONCURRENTLY) t")
         waits = "SELECT FROM pg_locks WHERE pid = %s AND relation = 't'::regclass AND NOT granted"
         wait_until(lambda: conn.execute(waits, (repack.pid,)).fetchall() != [], "that it waits for the table")
-        compaction.release()
         compaction.finish()
     repack.finish()
     assert conn.execute("SELECT FROM pg_index WHERE NOT indisvalid").fetchall() == []

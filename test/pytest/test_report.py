@@ -128,7 +128,6 @@ def test_all_sections(cluster, db, conn, roles):
         conn.execute("SELECT pg_stat_force_next_flush()")
         with Parked(cluster, db, "heap-scan:leader", 1, f"VACUUM (PARALLEL 0) {IDENTIFIER}") as vacuum:
             root = report_of(cluster, db, "watcher")
-            vacuum.release()
             vacuum.finish()
     assert f"{db}: public." in text_of(root, "running") and "scanning heap" in text_of(root, "running") and "<script" in text_of(root, "running")
     assert "VACUUM (PARALLEL 0)" in text_of(root, "running")

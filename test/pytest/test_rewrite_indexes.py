@@ -412,7 +412,6 @@ def test_progress_and_memory(cluster, db, conn, indexed):
         assert {index for _, _, index in rows} == {"t_pkey", "t_n_idx", "t_string_to_array_idx"}
         shown = "SELECT phase, index_rebuild_count FROM pg_stat_progress_cluster WHERE datname = %s"
         assert conn.execute(shown, (db,)).fetchall() == [("rebuilding index", 0)]
-        vacuum.release()
         vacuum.finish()
     said = "\n".join(vacuum.messages)
     assert f"index builds: 3 at once by 3 processes with {(32 << 10) // 3} kB of memory each, 0 of them by a shared pass, 1 alone\n" in said

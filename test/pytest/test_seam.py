@@ -362,7 +362,6 @@ def test_other_libraries_may_use_up_the_names_of_wait_events(new_cluster, module
             wait_until(lambda: conn.execute(idle, [vacuum.pid]).fetchone() == (2,), "the others of its team")
             # an error of the server would have left its lock
             conn.execute("SELECT count(*) FROM pg_wait_events")
-            vacuum.release()
             vacuum.finish()
 
         def vacuumed() -> bool:

@@ -112,7 +112,6 @@ def out_of_memory_in_the_heap_scan(cluster, disk, conn, **how):
     """Run VACUUM with one worker; no memory can be had for the store beyond what it has from the start."""
     with Parked(cluster, conn.info.dbname, "heap-scan:any", 2, "VACUUM (VERBOSE, PARALLEL 1) t") as vacuum:
         with disk.fault([SHARED_MEMORY], SEGMENTS, "ENOSPC", **how) as seen:
-            vacuum.release()
             vacuum.finish()
             yield "\n".join(vacuum.messages), seen()
 
@@ -149,7 +148,6 @@ def test_a_worker_that_cannot_map_new_memory_sits_out(cluster, disk, conn, table
     position = len(cluster.log)
     with Parked(cluster, conn.info.dbname, "heap-scan:any", 2, "VACUUM (VERBOSE, PARALLEL 1) t") as vacuum:
         with disk.fault([SHARED_MEMORY], ["attach"], "ENFILE", lasting=True) as seen:
-            vacuum.release()
             vacuum.finish()
             assert seen().failed >= 1
     text = "\n".join(vacuum.messages)

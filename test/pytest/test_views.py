@@ -79,7 +79,6 @@ def test_psql_can_show_them(cluster, db, conn):
             # the text of the advice is as long as it has to be
             width = rows[0].rindex("|") if view == "advice" else max(map(len, rows))
             assert width <= WIDTH, f"cyclone.{view} is {width} wide:\n{shown}"
-        vacuum.release()
         vacuum.finish()
 
 

@@ -193,7 +193,6 @@ def test_a_vacuum_that_was_faster_than_it_need_be_owes_nothing_for_that(failsafe
         conn.execute("ALTER SYSTEM SET vacuum_cost_delay = '100ms'")
         conn.execute("ALTER SYSTEM SET vacuum_cost_limit = 1")
         conn.execute("SELECT pg_reload_conf()")
-        vacuum.release()
         vacuum.finish()
     assert checks.table_state(conn, "alone")["dead_items"] == 0
     checks.assert_clean(conn, "alone")
@@ -228,7 +227,6 @@ def test_in_an_emergency_the_whole_team_freezes_and_nobody_sleeps_or_touches_an_
     settings = {"vacuum_cost_delay": "100ms", "vacuum_cost_limit": 1, "cyclone.debug_fed": 0, "cyclone.debug_cores": 0}
     statement = f"VACUUM ({SKIP_STATS}, PROCESS_TOAST off, PARALLEL 2) team"
     with Parked(conn.cluster, conn.info.dbname, "heap-scan:any", 3, statement, settings) as vacuum:
-        vacuum.release()
         vacuum.finish()
     said = "\n".join(vacuum.messages)
     assert said.count(WARNING) == 1
@@ -248,7 +246,6 @@ def test_failsafe_among_the_indexes_stops_there_and_keeps_the_dead_items(failsaf
     statement = f"VACUUM ({SKIP_STATS}, PROCESS_TOAST off, PARALLEL {workers}) team"
     with Parked(conn.cluster, conn.info.dbname, "index-vacuum:any", workers + 1, statement, settings) as vacuum:
         conn.execute("CALL burn(1000)")
-        vacuum.release()
         vacuum.finish()
     said = "\n".join(vacuum.messages)
     assert said.count(WARNING) == 1
@@ -281,7 +278,6 @@ def test_failsafe_in_the_heap_scan_comes_on_after_4_gb(failsafe_base):
             statement = f"VACUUM ({SKIP_STATS}, PROCESS_TOAST off, PARALLEL {workers}) team"
             with Parked(cluster, TEMPLATE, "heap-scan:any", workers + 1, statement) as vacuum:
                 conn.execute("CALL burn(1000)")
-                vacuum.release()
                 vacuum.finish()
             said = "\n".join(vacuum.messages)
             assert said.count(WARNING) == 1
