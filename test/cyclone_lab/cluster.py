@@ -10,7 +10,7 @@ import signal
 import subprocess
 import tempfile
 import time
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from functools import cache
 from pathlib import Path
 
@@ -232,6 +232,14 @@ class Cluster:
         """Return a new superuser connection in autocommit mode; `parameters` are libpq's."""
         defaults = {"host": str(self.socket_dir), "user": SUPERUSER, "dbname": dbname}
         return psycopg.connect(**{**defaults, **parameters}, autocommit=True)
+
+    @contextmanager
+    def snapshot(self, dbname: str, statement: str = "SELECT 1", **parameters):
+        """Yield a connection in a transaction that keeps the snapshot with which it has run this statement."""
+        with self.connect(dbname, **parameters) as connection:
+            connection.execute("BEGIN ISOLATION LEVEL REPEATABLE READ")
+            connection.execute(statement)
+            yield connection
 
     def sql(self, query: str, *, dbname: str = "postgres") -> list[tuple]:
         """Run one statement on a connection of its own and return its rows, none if it yields no result."""

@@ -106,9 +106,7 @@ def test_a_sample_finds_it(t):
 
 def test_a_row_frozen_that_is_too_new(t, cluster, db):
     conn = t()
-    with cluster.connect(db) as other:
-        other.execute("BEGIN ISOLATION LEVEL REPEATABLE READ")
-        other.execute("SELECT txid_current()")  # which OldestXmin doesn't pass
+    with cluster.snapshot(db, "SELECT txid_current()"):  # which OldestXmin doesn't pass
         conn.execute("INSERT INTO t (id) SELECT 5000 + i FROM generate_series(1, 9) i")
         conn.execute("SELECT count(*) FROM t")  # hints
         conn.execute("CREATE TABLE pages AS SELECT id FROM t")
@@ -431,9 +429,7 @@ def test_rewrite_is_counted_on_all_pages(t):
 @pytest.mark.once
 def test_linked_version_that_changes(t, cluster, db):
     conn = t()
-    with cluster.connect(db) as other:
-        other.execute("BEGIN ISOLATION LEVEL REPEATABLE READ")
-        other.execute("SELECT txid_current()")
+    with cluster.snapshot(db, "SELECT txid_current()"):
         conn.execute("UPDATE t SET note = note || '.' WHERE id % 5 = 1")
         before = rows(conn)
         assert "its copy has other values" in fails(conn, "rewrite-link-change", "VACUUM FULL t").diag.message_detail
@@ -480,8 +476,7 @@ def test_new_indexes_with_rows_that_old_snapshots_see(t, cluster, db):
     conn.execute("UPDATE t SET box = NULL, place = NULL, note = NULL WHERE id % 5 = 0")
     before = rows(conn)
     conn.execute("VACUUM (FULL) t")
-    with cluster.connect(db) as other:
-        other.execute("BEGIN ISOLATION LEVEL REPEATABLE READ; SELECT txid_current()")
+    with cluster.snapshot(db, "SELECT txid_current()"):
         conn.execute("UPDATE t SET note = 'x' WHERE id % 7 = 0; DELETE FROM t WHERE id % 11 = 0")
         before = rows(conn)
         conn.execute("VACUUM (FULL) t")
@@ -614,8 +609,7 @@ def test_rewrite_beside_an_index_of_the_toast_table_that_is_left_over(cluster, d
     [(toast, index)] = conn.execute(
         "SELECT reltoastrelid::regclass::text, indexrelid::regclass::text FROM pg_class JOIN pg_index ON indrelid = reltoastrelid WHERE relname = 't'"
     )
-    with cluster.connect(db) as reader:
-        reader.execute("BEGIN ISOLATION LEVEL REPEATABLE READ; SELECT FROM pg_class")
+    with cluster.snapshot(db):
         conn.execute("SET lock_timeout = 10")
         with pytest.raises(psycopg.errors.LockNotAvailable):
             conn.execute(f"REINDEX INDEX CONCURRENTLY {index}")

@@ -305,13 +305,10 @@ def test_labels_survive(server):
 
 @pytest.mark.once
 def test_holder_of_the_horizon_is_waited_for(server):
-    holder = server.connect()
-    holder.execute("BEGIN ISOLATION LEVEL REPEATABLE READ")
-    holder.execute("SELECT 1")
-    server.on(**{"cyclone.debug_compaction_held": 1})
-    assert server.wait_for(reason="horizon held back")["figure"] > 0
-    assert server.row()["last_outcome"] is None
-    holder.close()
+    with server.cluster.snapshot(server.db):
+        server.on(**{"cyclone.debug_compaction_held": 1})
+        assert server.wait_for(reason="horizon held back")["figure"] > 0
+        assert server.row()["last_outcome"] is None
     server.wait_for(last_outcome="done")
 
 

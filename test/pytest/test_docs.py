@@ -336,9 +336,7 @@ def test_messages_that_pages_show(cluster, shop):
         CREATE ROLE alice LOGIN SUPERUSER;
         """)
     assert_printed(advice, psql(cluster, "SELECT unnest(advice) FROM cyclone.advice WHERE relation = 'orders'::regclass"), "operating.md")
-    with cluster.connect(shop, user="alice", application_name="report") as other:
-        other.execute("BEGIN ISOLATION LEVEL REPEATABLE READ")
-        other.execute("SELECT 1")
+    with cluster.snapshot(shop, user="alice", application_name="report") as other:
         psql(cluster, "DELETE FROM orders WHERE id % 12 = 0")
         assert_printed(horizon, psql(cluster, "VACUUM (VERBOSE) orders"), "operating.md")
         other.execute("ROLLBACK")

@@ -158,9 +158,7 @@ def test_wal_of_pages_without_dead_rows(prefix, pg_major, options):
 @pytest.mark.once
 def test_what_is_held_back(t, cluster, db):
     """By whom."""
-    with cluster.connect(db) as other:
-        other.execute("BEGIN ISOLATION LEVEL REPEATABLE READ")
-        other.execute("SELECT txid_current()")
+    with cluster.snapshot(db, "SELECT txid_current()") as other:
         t.execute("DELETE FROM t WHERE id % 7 = 0")
         report = dry_run(t)
         assert foreseen(report)[1:4] == (0, 4000, 4000 // 7)

@@ -241,8 +241,7 @@ def test_one_process_is_ended_among_linked_row_versions(cluster, db, conn, how):
     """An old snapshot needs them."""
     log_position = len(cluster.log)
     run_script(conn, MAKE_VERSIONS)
-    with cluster.connect(db) as reader:
-        reader.execute("BEGIN ISOLATION LEVEL REPEATABLE READ; SELECT FROM pg_class")
+    with cluster.snapshot(db):
         for change in CHANGES:
             run_script(conn, change)
         before = checks.table_state(conn, "t")

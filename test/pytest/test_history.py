@@ -204,9 +204,7 @@ def test_a_long_message_is_cut(conn):
 def test_warnings(cluster, db, conn):
     conn.execute("CREATE TABLE t (id int PRIMARY KEY, note text)")
     conn.execute("INSERT INTO t SELECT i, repeat('x', 300) FROM generate_series(1, 6000) i")
-    with cluster.connect(db) as holder:
-        holder.execute("BEGIN ISOLATION LEVEL REPEATABLE READ")
-        holder.execute("SELECT count(*) FROM t")
+    with cluster.snapshot(db, "SELECT count(*) FROM t"):
         conn.execute("DELETE FROM t WHERE id % 2 = 0")
         heard = []
         conn.add_notice_handler(lambda message: heard.append(message.message_primary) if message.severity == "WARNING" else None)

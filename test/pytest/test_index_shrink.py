@@ -262,8 +262,7 @@ def test_it_is_read_committed_whatever_the_default(cluster, db, conn, table, iso
 
 
 def test_progress_says_who_is_waited_for(cluster, db, conn, table):
-    with cluster.connect(db) as other, Parked(cluster, db, "shrink-validate:leader", 1, INPLACE) as vacuum:
-        other.execute("BEGIN ISOLATION LEVEL REPEATABLE READ; SELECT 1")
+    with Parked(cluster, db, "shrink-validate:leader", 1, INPLACE) as vacuum, cluster.snapshot(db) as other:
         vacuum.release()
         waiting = "SELECT current_locker_pid FROM pg_stat_progress_create_index WHERE relid = 't'::regclass"
         wait_until(lambda: conn.execute(waiting).fetchall() == [(other.info.backend_pid,)], "the wait for the snapshot")
@@ -303,15 +302,13 @@ def test_a_standbys_new_snapshots_are_in_nobodys_way(new_cluster):
         run_script(conn, MAKE)
         conn.execute("VACUUM (FULL INPLACE, INDEX_CLEANUP off) t")
         points = "shrink-validate:leader:wait shrink-swap:leader"
-        with primary.connect(TEMPLATE) as holder, Parked(primary, TEMPLATE, points, 1, INPLACE) as vacuum:
-            holder.execute("BEGIN ISOLATION LEVEL REPEATABLE READ; SELECT 1")
+        with Parked(primary, TEMPLATE, points, 1, INPLACE) as vacuum, primary.snapshot(TEMPLATE) as holder:
             swap = threading.Thread(target=vacuum.step, daemon=True)
             swap.start()
             locker = "SELECT pid FROM pg_stat_progress_create_index WHERE current_locker_pid = %s"
             wait_until(lambda: conn.execute(locker, (holder.info.backend_pid,)).rowcount, "the wait for the holder")
             standby.wait_for_replay(primary)
-            with standby.connect(TEMPLATE) as reader:
-                reader.execute("BEGIN ISOLATION LEVEL REPEATABLE READ; SELECT 1")
+            with standby.snapshot(TEMPLATE) as reader:
                 conn.execute("SELECT pg_current_xact_id()")
                 holder.execute("COMMIT")
                 swap.join(PATIENCE_SECONDS)

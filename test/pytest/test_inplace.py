@@ -195,9 +195,7 @@ def test_rows_in_use_stay_until_they_are_free(cluster, db, conn, table):
 @pytest.mark.once
 def test_old_snapshots_see_their_rows(cluster, db, conn, table):
     """The table cannot be truncated while a snapshot needs the old versions; who holds it is said."""
-    with cluster.connect(db) as reader:
-        reader.execute("BEGIN ISOLATION LEVEL REPEATABLE READ")
-        reader.execute("TABLE child")
+    with cluster.snapshot(db, "TABLE child") as reader:
         compaction = Background(cluster, db, MOVE)
         compaction.finish()
         assert any("dead row versions are still needed" in message for message in compaction.messages)
@@ -527,10 +525,8 @@ def test_new_rows_are_put_in_front(cluster, db, conn):
     conn.execute("DELETE FROM t WHERE id % 5 > 0")
     pages = blocks(conn)
     conn.execute("VACUUM t")
-    with cluster.connect(db) as reader:
+    with cluster.snapshot(db):
         # what others change during the first VACUUM, a row of each page; it is seen by that snapshot for a while
-        reader.execute("BEGIN ISOLATION LEVEL REPEATABLE READ")
-        reader.execute("SELECT pg_current_snapshot()")
         conn.execute("DELETE FROM t WHERE ctid IN (SELECT min(ctid) FROM t GROUP BY (ctid::text::point)[0])")
         vacuum = Parked(cluster, db, "inplace-batch:leader", 1, "VACUUM (FULL INPLACE) t")
     with vacuum:
@@ -685,15 +681,13 @@ def test_the_wait_for_old_snapshots_is_seen(cluster, db, conn):
     """Rows have moved, and a snapshot may need them at their old places."""
     conn.execute("CREATE TABLE t (id int, filler text); INSERT INTO t SELECT i, repeat('x', 500) FROM generate_series(1, 4000) i")
     conn.execute("DELETE FROM t WHERE id <= 3000")
-    with cluster.connect(db) as other:
-        with Parked(cluster, db, "inplace-plan:leader", 1, INPLACE, {"cyclone.debug_horizon_wait": 100000}) as vacuum:
-            other.execute("BEGIN ISOLATION LEVEL REPEATABLE READ; SELECT 1")
-            vacuum.release()
-            seen = "SELECT phase, wait_event FROM cyclone.progress JOIN pg_stat_activity USING (pid) WHERE relation = 't'::regclass AND phase LIKE 'waiting%'"
-            waits = [("waiting for other transactions", "CycloneOtherTransactions")]
-            wait_until(lambda: conn.execute(seen).fetchall() == waits, "the wait")
-            other.execute("COMMIT")
-            vacuum.finish()
+    seen = "SELECT phase, wait_event FROM cyclone.progress JOIN pg_stat_activity USING (pid) WHERE relation = 't'::regclass AND phase LIKE 'waiting%'"
+    waits = [("waiting for other transactions", "CycloneOtherTransactions")]
+    with Parked(cluster, db, "inplace-plan:leader", 1, INPLACE, {"cyclone.debug_horizon_wait": 100000}) as vacuum, cluster.snapshot(db) as other:
+        vacuum.release()
+        wait_until(lambda: conn.execute(seen).fetchall() == waits, "the wait")
+        other.execute("COMMIT")
+        vacuum.finish()
     assert blocks(conn) < 100
     checks.assert_clean(conn, "t")
 
@@ -1170,8 +1164,7 @@ def test_a_plan_where_most_rows_are_dead_but_still_needed(cluster, db, conn):
         DELETE FROM t WHERE id <= 2000;
         VACUUM t
     """)
-    with cluster.connect(db) as reader:
-        reader.execute("BEGIN ISOLATION LEVEL REPEATABLE READ; SELECT FROM t LIMIT 1")
+    with cluster.snapshot(db, "SELECT FROM t LIMIT 1"):
         conn.execute("DELETE FROM t WHERE id % 2000 <> 0")
         conn.execute("SET cyclone.debug_horizon_wait = 100")
         said = "\n".join(text for text, _ in warnings_of(conn, "VACUUM (FULL INPLACE, VERBOSE, PARALLEL 0) t"))
@@ -1215,10 +1208,7 @@ def test_a_toast_table_that_is_locked_is_skipped(cluster, db, conn, values):
 
 def test_values_move_too(cluster, db, conn, values):
     """The TOAST table becomes almost as small as a rewrite makes it, and old snapshots find their values."""
-    conn.execute("CREATE TABLE other ()")
-    with cluster.connect(db) as reader:
-        reader.execute("BEGIN ISOLATION LEVEL REPEATABLE READ")
-        reader.execute("TABLE other")
+    with cluster.snapshot(db) as reader:
         before = blocks(conn, toast_of(conn))
         conn.execute(MOVE)
         assert content(reader, "t") == content(conn, "t") == values

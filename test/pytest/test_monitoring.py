@@ -188,9 +188,7 @@ def test_queries(cluster, db, conn, watcher):
     conn.execute("CREATE TABLE t (id int PRIMARY KEY, filler text)")
     conn.execute("INSERT INTO t SELECT i, repeat('x', 200) FROM generate_series(1, 20000) i")
     conn.execute("VACUUM ANALYZE t")
-    with cluster.connect(db) as holder:
-        holder.execute("BEGIN ISOLATION LEVEL REPEATABLE READ")
-        holder.execute("SELECT count(*) FROM t")
+    with cluster.snapshot(db, "SELECT count(*) FROM t"):
         conn.execute("DELETE FROM t WHERE id % 2 = 0")
         conn.execute("SET cyclone.debug_point = 'heap-scan:leader:error'")
         with pytest.raises(psycopg.Error):

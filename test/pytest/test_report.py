@@ -120,10 +120,8 @@ def test_all_sections(cluster, db, conn, roles):
     conn.execute("SET cyclone.debug_point = 'heap-scan:leader:error'")
     with pytest.raises(psycopg.Error):
         conn.execute("VACUUM t")
-    with cluster.connect(db, application_name=EVIL[:60]) as holder:
+    with cluster.snapshot(db, f"SELECT count(*) /* {EVIL.replace('%', '')} */ FROM t", application_name=EVIL[:60]) as holder:
         pid = holder.info.backend_pid
-        holder.execute("BEGIN ISOLATION LEVEL REPEATABLE READ")
-        holder.execute(f"SELECT count(*) /* {EVIL.replace('%', '')} */ FROM t")
         conn.execute("DELETE FROM t WHERE id % 4 = 1")
         conn.execute("SELECT pg_stat_force_next_flush()")
         with Parked(cluster, db, "heap-scan:leader", 1, f"VACUUM (PARALLEL 0) {IDENTIFIER}") as vacuum:
@@ -151,9 +149,7 @@ def test_all_sections(cluster, db, conn, roles):
 def test_few_rights(cluster, db, conn, roles):
     """Each section that says less to this role says so, and what it lacks; the others are there."""
     fill(conn)
-    with cluster.connect(db) as holder:
-        holder.execute("BEGIN ISOLATION LEVEL REPEATABLE READ")
-        holder.execute("SELECT count(*) FROM t")
+    with cluster.snapshot(db, "SELECT count(*) FROM t"):
         with Parked(cluster, db, "heap-scan:leader", 1, "VACUUM (PARALLEL 0) t"):
             root = report_of(cluster, db, "nobody")
     for section in ("running", "history", "horizon"):
@@ -265,9 +261,7 @@ def test_in_a_browser(cluster, db, conn, tmp_path):
 def test_the_form_of_times_that_a_server_is_set_to_does_not_matter(cluster, db, conn, options):
     conn.execute("CREATE TABLE dated (id int)")
     conn.execute("VACUUM dated")
-    with cluster.connect(db) as holder:
-        holder.execute("BEGIN ISOLATION LEVEL REPEATABLE READ")
-        holder.execute("SELECT count(*) FROM dated")
+    with cluster.snapshot(db, "SELECT count(*) FROM dated"):
         with cluster.connect(db, options=options, row_factory=dict_row) as other:
             root = parse(make(other))
     assert "session" in text_of(root, "horizon") and "public.dated" in text_of(root, "history")

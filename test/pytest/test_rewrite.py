@@ -2,6 +2,7 @@
 alike, in files no larger, and everything else about the table as it was."""
 
 import re
+from contextlib import ExitStack
 
 import psycopg
 import pytest
@@ -274,28 +275,23 @@ def physical_chains(conn) -> list[tuple]:
 def test_old_snapshots_see_what_they_saw(cluster, db, conn, workers):
     """Versions of rows that only old snapshots see survive, and so do the links between them, whoever copied them."""
     run_script(conn, MAKE_VERSIONS)
-    conn.execute("CREATE TABLE other ()")
     readers, seen = [], []
-    for change in CHANGES:
-        reader = cluster.connect(db)
-        reader.execute("BEGIN ISOLATION LEVEL REPEATABLE READ")
-        reader.execute("TABLE other")  # a lock on t would keep VACUUM FULL away
-        readers.append(reader)
-        seen.append(content(conn, "t"))
-        run_script(conn, change)
-    last = content(conn, "t")
-    conn.execute(f"VACUUM (FULL, PARALLEL {workers}) t")
-    assert content(conn, "t") == last
-    assert [content(reader, "t") for reader in readers] == seen
-    chains = physical_chains(conn)
-    assert len(chains) > 5000 and all(sound for (sound,) in chains)
-    checks.assert_clean(conn, "t")
+    with ExitStack() as snapshots:
+        for change in CHANGES:
+            readers.append(snapshots.enter_context(cluster.snapshot(db)))  # a lock on t would keep VACUUM FULL away
+            seen.append(content(conn, "t"))
+            run_script(conn, change)
+        last = content(conn, "t")
+        conn.execute(f"VACUUM (FULL, PARALLEL {workers}) t")
+        assert content(conn, "t") == last
+        assert [content(reader, "t") for reader in readers] == seen
+        chains = physical_chains(conn)
+        assert len(chains) > 5000 and all(sound for (sound,) in chains)
+        checks.assert_clean(conn, "t")
 
-    # the links are followed: this row's newest version is known to be newer
-    with pytest.raises(psycopg.errors.SerializationFailure):
-        readers[0].execute("UPDATE t SET n = 0 WHERE id = 3")
-    for reader in readers:
-        reader.close()
+        # the links are followed: this row's newest version is known to be newer
+        with pytest.raises(psycopg.errors.SerializationFailure):
+            readers[0].execute("UPDATE t SET n = 0 WHERE id = 3")
     conn.execute(f"VACUUM (FULL, PARALLEL {workers}) t")
     assert content(conn, "t") == last and physical_chains(conn) == []
     checks.assert_clean(conn, "t")
@@ -314,9 +310,7 @@ def test_row_versions_are_kept_as_core_keeps_them(prefix):
             "ours": "VACUUM (FULL, PARALLEL 2) t",
             "alone": "VACUUM (FULL, PARALLEL 0) t",
         }.items():
-            with original.copy().start() as cluster, cluster.connect(TEMPLATE) as conn, cluster.connect(TEMPLATE) as reader:
-                reader.execute("BEGIN ISOLATION LEVEL REPEATABLE READ")
-                reader.execute("SELECT FROM pg_class")
+            with original.copy().start() as cluster, cluster.connect(TEMPLATE) as conn, cluster.snapshot(TEMPLATE):
                 for change in CHANGES:
                     run_script(conn, change)
                 run_script(conn, command)
@@ -346,9 +340,7 @@ def test_what_is_left_to_the_server(base):
 def test_values_are_not_compressed_anew(cluster, db, conn):
     """Row versions that are linked point at values as these are, whatever the server would make of them today."""
     run_script(conn, MAKE_VERSIONS)
-    with cluster.connect(db) as reader:
-        reader.execute("BEGIN ISOLATION LEVEL REPEATABLE READ")
-        reader.execute("SELECT FROM pg_class")
+    with cluster.snapshot(db):
         conn.execute("ALTER TABLE t ALTER big SET STORAGE EXTENDED")
         conn.execute("UPDATE t SET n = n + 1 WHERE big IS NOT NULL")
         before = content(conn, "t")
@@ -386,7 +378,6 @@ def test_values_that_no_row_points_at_do_not_survive(cluster, db, conn, workers)
     """Those of a dropped column, and of rows that are gone; but all that an old snapshot may read."""
     run_script(conn, """
         CREATE EXTENSION pg_surgery;
-        CREATE TABLE other ();
         CREATE TABLE t (id int PRIMARY KEY, gone text, n int, big text, late text);
         ALTER TABLE t ALTER gone SET STORAGE EXTERNAL, ALTER big SET STORAGE EXTERNAL;
         INSERT INTO t SELECT i, repeat(md5(i::text), 200), 0, CASE WHEN i % 2 = 0 THEN repeat(md5(i::text), 150) END
@@ -396,9 +387,7 @@ def test_values_that_no_row_points_at_do_not_survive(cluster, db, conn, workers)
     """)
     [(victims,)] = conn.execute("SELECT array_agg(ctid::text) FROM t WHERE id BETWEEN 100 AND 149")
     conn.execute("SELECT heap_force_kill('t', %s::tid[])", (victims,))
-    with cluster.connect(db) as reader:
-        reader.execute("BEGIN ISOLATION LEVEL REPEATABLE READ")
-        reader.execute("TABLE other")  # a lock on t would keep VACUUM FULL away
+    with cluster.snapshot(db) as reader:
         seen = content(conn, "t")
         conn.execute("UPDATE t SET big = repeat('new', 1000) WHERE id % 3 = 0")
         conn.execute("UPDATE t SET n = 1 WHERE id % 7 = 0")
@@ -455,9 +444,7 @@ def relation_files(cluster, conn) -> dict[str, int]:
 def versions(cluster, db, conn):
     """Table t with rows that an open snapshot needs; yields its contents."""
     run_script(conn, MAKE_VERSIONS)
-    with cluster.connect(db) as reader:
-        reader.execute("BEGIN ISOLATION LEVEL REPEATABLE READ")
-        reader.execute("SELECT FROM pg_class")
+    with cluster.snapshot(db):
         for change in CHANGES:
             run_script(conn, change)
         yield content(conn, "t")

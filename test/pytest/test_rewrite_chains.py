@@ -81,9 +81,7 @@ def test_versions_whose_newer_end_is_gone_are_dead(cluster, db, conn, how, worke
         assert versions(conn, "t") > live, "the older ends are still there"
 
         before = content(conn, "t")
-        with cluster.connect(db) as reader:
-            reader.execute("BEGIN ISOLATION LEVEL REPEATABLE READ")
-            reader.execute("SELECT FROM pg_class")
+        with cluster.snapshot(db) as reader:
             conn.execute("UPDATE t SET k = k + 1, body = repeat('new', 1000) WHERE id IN (3, 4)")
             after = content(conn, "t")
             said = full(conn, "t", workers)
@@ -230,9 +228,7 @@ def test_links_take_no_more_memory_than_they_may(cluster, db, conn):
     """Neither do those of rows that were updated twice, nor those that are found to be dead."""
     conn.execute("CREATE TABLE t (id int, n int, note text, big text)")
     conn.execute("INSERT INTO t SELECT i, 0, repeat('v', 500) FROM generate_series(1, 60000) i")
-    with cluster.connect(db) as reader:
-        reader.execute("BEGIN ISOLATION LEVEL REPEATABLE READ")
-        reader.execute("SELECT FROM pg_class")
+    with cluster.snapshot(db) as reader:
         seen = content(conn, "t")
         with rows_deleted_by_an_older_transaction(
             cluster, db, conn, "UPDATE t SET n = n + 1", "DELETE FROM t WHERE id % 3 = 0"
@@ -285,9 +281,7 @@ def test_rows_that_become_too_big_have_values_moved_out(cluster, db, conn, worke
     conn.execute(GROW.format(name="t"))
     conn.execute("CREATE INDEX ON t (md5(body))")
     before = content(conn, "t")
-    with cluster.connect(db) as reader:
-        reader.execute("BEGIN ISOLATION LEVEL REPEATABLE READ")
-        reader.execute("SELECT FROM pg_class")
+    with cluster.snapshot(db) as reader:
         conn.execute("UPDATE t SET c1 = 8, body = CASE WHEN id % 4 = 0 THEN body END WHERE id % 5 = 0")
         conn.execute("DELETE FROM t WHERE id % 7 = 0")
         after = content(conn, "t")

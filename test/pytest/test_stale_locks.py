@@ -185,9 +185,7 @@ def test_a_pinned_page(healable):
 
 def test_linked_row_versions_in_vacuum_full(healable):
     """Those are copied by another routine; an updated version keeps its xmax, and the others lose a lock."""
-    with healable.connect(TEMPLATE) as conn, healable.connect(TEMPLATE) as other:
-        other.execute("BEGIN ISOLATION LEVEL REPEATABLE READ")
-        other.execute("SELECT FROM pg_class LIMIT 1")  # takes the snapshot
+    with healable.connect(TEMPLATE) as conn, healable.snapshot(TEMPLATE) as other:
         before = content(conn, "t_chain")
         conn.execute("UPDATE t_chain SET v = v + 1 WHERE ctid >= '(1,0)'")
         said = run(conn, "VACUUM (FULL, VERBOSE) t_chain")

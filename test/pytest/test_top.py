@@ -135,9 +135,7 @@ def test_a_rewrite_is_shown_once(cluster, db, conn, table):
 
 
 def test_holders_of_the_horizon_are_shown_but_not_how_to_end_who_has_just_come(cluster, db, conn, table):
-    with cluster.connect(db) as holder:
-        holder.execute("BEGIN ISOLATION LEVEL REPEATABLE READ")
-        holder.execute("SELECT count(*) FROM watched")
+    with cluster.snapshot(db, "SELECT count(*) FROM watched") as holder:
         text = once(cluster, db)
         pid = holder.info.backend_pid
         assert re.search(rf"session {pid}, {db}, postgres.*idle in transaction", text)
@@ -228,9 +226,7 @@ def test_a_rewrite_by_the_server_is_shown(prefix):
 
 @pytest.mark.parametrize("options", ["-c datestyle=German -c intervalstyle=iso_8601", "-c datestyle=SQL,MDY -c intervalstyle=sql_standard"])
 def test_the_form_of_times_that_a_server_is_set_to_does_not_matter(cluster, db, conn, table, options):
-    with Parked(cluster, db, "heap-scan:leader", 1, "VACUUM (PARALLEL 0) watched"), cluster.connect(db) as holder:
-        holder.execute("BEGIN ISOLATION LEVEL REPEATABLE READ")
-        holder.execute("SELECT count(*) FROM watched")
+    with Parked(cluster, db, "heap-scan:leader", 1, "VACUUM (PARALLEL 0) watched"), cluster.snapshot(db, "SELECT count(*) FROM watched") as holder:
         text = once(cluster, db, PGOPTIONS=options)
         assert "scanning heap" in text and f"session {holder.info.backend_pid}, {db}" in text
 
