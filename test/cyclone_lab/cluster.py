@@ -183,8 +183,11 @@ class Cluster:
             self.postmaster.wait(STOP_SECONDS)
 
     def restart(self, mode: str = "fast") -> None:
-        """Stop the server in this mode and start it again with the present `config`."""
-        self.stop(mode)
+        """Stop the server in this mode, or have it "crash", and start it again with the present `config`."""
+        if mode == "crash":
+            self.crash()
+        else:
+            self.stop(mode)
         self.start()
 
     def keep(self, folder: Path) -> Path:

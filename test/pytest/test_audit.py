@@ -912,8 +912,7 @@ def test_breaker_outlasts_restart_and_crash(new_cluster):
     names = {"t", "u"}
     own.restart()
     assert left() == names
-    own.crash()
-    own.start()
+    own.restart("crash")
     assert left() == names
     with own.connect("d") as conn:
         conn.execute("SELECT cyclone.autovacuum_reset('t')")

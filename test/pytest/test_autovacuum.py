@@ -209,6 +209,12 @@ class Auto:
         self.conn.close()
         wait_until(connected, "the server's restart")
 
+    def restart(self) -> None:
+        """Restart the server, and connect again."""
+        self.conn.close()
+        self.cluster.restart()
+        self.reconnect()
+
     def leaders(self) -> list[int]:
         return [pid for pid, (_, leader) in self.activity().items() if leader is None]
 
@@ -472,20 +478,9 @@ def test_a_vacuum_to_prevent_wraparound(own):
     gate.execute("SELECT pg_advisory_lock(%s)", [DEBUG_POINT_LOCK])
     auto.set(cyclone__debug_point="heap-scan:any:wait")
     auto.set(autovacuum="on")
-    table = lambda: {  # noqa: E731
-        pid
-        for (pid,) in auto.sql(
-            "SELECT pid FROM pg_stat_activity WHERE query LIKE 'autovacuum: VACUUM%public.t (to prevent wraparound)'"
-        )
-    }
-    waiting = lambda: {  # noqa: E731
-        pid
-        for (pid,) in auto.sql(
-            "SELECT pid FROM pg_locks WHERE locktype = 'advisory' AND objid = %s AND NOT granted", [DEBUG_POINT_LOCK]
-        )
-    }
-
-    wait_until(lambda: len(table() & waiting()) == 4, "a vacuum to prevent wraparound by four processes")
+    processes = "SELECT pid FROM pg_stat_activity WHERE query LIKE 'autovacuum: VACUUM%public.t (to prevent wraparound)'"
+    table = lambda: {pid for (pid,) in auto.sql(processes)}  # noqa: E731
+    wait_until(lambda: len(table().intersection(auto.waiters())) == 4, "a vacuum to prevent wraparound by four processes")
     [(limited_by, budget)] = auto.sql("SELECT limited_by, budget FROM cyclone.pace_details WHERE relid = 't'::regclass")
     assert limited_by == "nothing" and budget is None
     ddl = Background(auto.cluster, TEMPLATE, "ALTER TABLE t ADD COLUMN more int")
@@ -611,9 +606,8 @@ def test_its_database_is_dropped(auto, force):
     gate = auto.cluster.connect("other")
     gate.execute("SELECT pg_advisory_lock(%s)", [DEBUG_POINT_LOCK])
     other.let("t")
-    parked = lambda: [pid for (pid,) in other.sql(  # noqa: E731
-        "SELECT pid FROM pg_locks WHERE locktype = 'advisory' AND objid = %s AND NOT granted", [DEBUG_POINT_LOCK])]
-    pids = wait_until(lambda: len(parked()) == 3 and parked(), "parking")
+    other.wait_for_parking(3)
+    pids = other.waiters()
     other.conn.close()
     # without force sessions are waited for, autovacuums are ended; so the gate must not be one
     if force == "":
@@ -678,8 +672,7 @@ def test_a_process_is_killed(own, who):
     assert auto.vacuum()["last_workers"] == 2
     checks.assert_clean(auto.conn, "t")
     before = auto.log.count("interrupted by a crash")
-    auto.conn.close()
-    auto.cluster.restart()
+    auto.restart()
     assert auto.log.count("interrupted by a crash") == before, "a note was not crossed out"
 
 
@@ -712,20 +705,14 @@ def test_two_tables_that_are_the_servers_end(own):
     assert (row["failed_with"], row["breaker_open"], row["breaker_until"]) == ("crash", True, until)
     for row in auto.vacuum_all("t", "u", by="server"):
         assert (row["last_reason"], row["failures"]) == ("circuit breaker", 1)
-    auto.conn.close()
-    auto.cluster.restart()
-    auto.reconnect()
+    auto.restart()
     assert auto.row("t")["breaker_until"] == until and auto.row("u")["breaker_open"]
     # who closes it closes it for good
     assert auto.sql("SELECT cyclone.autovacuum_reset('t')") == [(1,)]
-    auto.conn.close()
-    auto.cluster.restart()
-    auto.reconnect()
+    auto.restart()
     assert auto.row("t") is None and auto.row("u")["breaker_open"]
     assert auto.sql("SELECT cyclone.autovacuum_reset()") == [(1,)]
-    auto.conn.close()
-    auto.cluster.restart()
-    auto.reconnect()
+    auto.restart()
     assert auto.row("u") is None
     make_dead_again(auto, "t", "u")
     assert [row["failures"] for row in auto.vacuum_all("t", "u")] == [0, 0]
@@ -765,9 +752,7 @@ def test_a_crash_breaker_ends(own):
     crash(auto, "t")
     assert (auto.row()["failures"], auto.row()["failed_with"]) == (2, "crash")
     wait_until(lambda: not auto.row()["breaker_open"], "the end of the break")
-    auto.conn.close()
-    auto.cluster.restart()
-    auto.reconnect()
+    auto.restart()
     assert auto.row() is None
     make_dead_again(auto, "t")
     assert auto.vacuum()["failures"] == 0
@@ -835,9 +820,7 @@ def test_alarms_that_cannot_be_read(own, how):
     assert "is left to PostgreSQL, as an audit" in said(auto.conn, "VACUUM (VERBOSE) u")
     auto.sql("SELECT cyclone.autovacuum_reset()")
     assert "parallel workers: " in said(auto.conn, "VACUUM (VERBOSE) u")
-    auto.conn.close()
-    auto.cluster.restart()
-    auto.reconnect()
+    auto.restart()
     assert "parallel workers: " in said(auto.conn, "VACUUM (VERBOSE) t")
     checks.assert_clean(auto.conn, "t", "u")
 
@@ -856,9 +839,7 @@ def test_more_alarms_than_are_remembered(own):
         assert ALL_LEFT in auto.log
         for name in ("v", "w"):
             assert "is left to PostgreSQL, as an audit" in said(auto.conn, f"VACUUM (VERBOSE) {name}")
-        auto.conn.close()
-        auto.cluster.restart()
-        auto.reconnect()
+        auto.restart()
     auto.sql("SELECT cyclone.autovacuum_reset()")
     assert "parallel workers: " in said(auto.conn, "VACUUM (VERBOSE) w")
     checks.assert_clean(auto.conn, "t", "u", "v", "w")
@@ -908,14 +889,9 @@ def test_an_alarm_lasts(own):
     auto = own(autovacuum="off", **{"cyclone.debug_break_seconds": 1})
     for name in ("t", "u"):
         auto.make_table(name)
-    copy = auto.cluster.standby()
-    with copy:
-        copy.start()
+    with auto.cluster.standby().start() as copy:
         for name in ("t", "u"):
-            auto.sql("SET cyclone.debug_fault = 'live-row'")
-            with pytest.raises(psycopg.errors.DataCorrupted):
-                auto.sql(f"VACUUM {name}")
-            auto.sql("RESET cyclone.debug_fault")
+            alarm(auto, name)
         assert auto.sql("SELECT cyclone.autovacuum_reset('u')") == [(1,)]
         assert "is left to PostgreSQL, as an audit" not in said(auto.conn, "VACUUM (VERBOSE) u")
         time.sleep(1.5)
@@ -944,9 +920,7 @@ def test_nobody_can_make_an_alarm_for_standbys(own):
     """Messages in the WAL are for everybody to write, and are no alarms."""
     auto = own(autovacuum="off")
     auto.make_table()
-    copy = auto.cluster.standby()
-    with copy:
-        copy.start()
+    with auto.cluster.standby().start() as copy:
         [(database, relation)] = auto.sql("SELECT d.oid::int, 't'::regclass::oid::int FROM pg_database d WHERE datname = current_database()")
         alarm = struct.pack("=4I", 1, database, relation, 0)
         auto.sql("SELECT pg_logical_emit_message(false, 'pg_cyclone', %s)", [alarm])
@@ -1242,9 +1216,7 @@ def test_no_note_can_be_written(own):
     row = auto.vacuum(by="server")
     assert (row["last_reason"], row["engine_count"], row["error_count"]) == ("no note on disk", 0, 0)
     assert "ERROR" not in auto.log
-    auto.conn.close()
-    auto.cluster.restart()  # nor can they be read
-    auto.reconnect()
+    auto.restart()  # nor can they be read
     notes.rmdir()
     auto.make_dead("t", "id % 3 = 1")
     assert auto.vacuum()["last_by"] == "engine"

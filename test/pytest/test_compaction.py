@@ -709,8 +709,7 @@ def test_crash_leaves_a_pause(new_cluster):
         make(conn)
     for point in ("bloat-page", "heap-scan", "inplace-batch", "inplace-plan"):
         with server.parked(point):
-            cluster.crash()
-            cluster.start()
+            cluster.restart("crash")
             assert server.wait_for(reason="circuit breaker")["runs"] == 0
         server.off()
         with server.connect() as conn:
@@ -739,8 +738,7 @@ def test_crash_at_any_point(new_cluster, point):
     with server.connect() as conn:
         table = make_for(conn, point)
     with server.parked(point):
-        cluster.crash()
-        cluster.start()
+        cluster.restart("crash")
         assert server.wait_for(table, reason="circuit breaker")["runs"] == 0
     with server.connect() as conn:
         conn.execute("SELECT cyclone.autovacuum_reset()")

@@ -627,8 +627,7 @@ def test_all_frozen_bits_that_were_lost_come_back(prefix, pg_major):
             conn.execute("VACUUM (FREEZE, PARALLEL 2) t")
             assert checks.table_state(conn, "t")["all_frozen"] == before["relpages"]
             conn.execute("SELECT pg_logical_emit_message(true, '', '')")
-        cluster.crash()
-        cluster.start()
+        cluster.restart("crash")
         with cluster.connect(TEMPLATE) as conn:
             after = checks.table_state(conn, "t")
             assert after["content_hash"] == before["content_hash"] and after["all_frozen"] == before["relpages"]

@@ -12,7 +12,6 @@ import pytest
 from conftest import TEMPLATE
 from cyclone_lab import checks
 from cyclone_lab.background import Background, Parked, messages_to, wait_until
-from cyclone_lab.cluster import Cluster
 from cyclone_lab.postgres import hand_over
 from long_runs.log_reports import REPORT
 from test_autovacuum import AUTOVACUUM, Auto
@@ -50,14 +49,6 @@ def sizes(conn, name="t", toast=False) -> tuple[int, int]:
         " + CASE WHEN %(toast)s THEN (SELECT pg_relation_size(reltoastrelid) FROM pg_class WHERE oid = %(t)s::regclass) ELSE 0 END)::bigint",
         {"t": name, "toast": toast},
     ).fetchone()
-
-
-def stop_and_start(cluster: Cluster, how: str) -> None:
-    if how == "crash":
-        cluster.crash()
-        cluster.start()
-    else:
-        cluster.restart(how)
 
 
 def test_vacuum(conn):
@@ -280,7 +271,6 @@ def test_a_busy_table_leaves_others_theirs(new_cluster):
     assert counts() == {"public.quiet": 2, "public.calm": 3, "public.busy": 10}
     assert [r["id"] for r in history(conn)] == [1, 2, 3, 4, 5, *range(46, 56)], "the oldest ones have gone"
     before = everything(conn)
-    conn.close()
     cluster.restart()
     conn = cluster.connect(TEMPLATE)
     assert everything(conn) == before
@@ -294,7 +284,6 @@ def test_a_busy_table_leaves_others_theirs(new_cluster):
     cluster.start()
     conn = cluster.connect(TEMPLATE)
     assert counts() == {f"public.t{i}": 1 for i in range(16, 20)}
-    conn.close()
 
 
 def test_nobody_pushes_out_what_belongs_to_others(new_cluster):
@@ -335,7 +324,7 @@ def test_it_survives(new_cluster, how):
         wait_until(lambda: "all server processes terminated" in cluster.log, "the end of all")
         cluster.wait_for_recovery()
     else:
-        stop_and_start(cluster, how)
+        cluster.restart(how)
     running.wait()
     conn = cluster.connect(TEMPLATE)
     after = everything(conn)
@@ -358,7 +347,6 @@ def test_a_damaged_file(new_cluster):
     for _ in range(5):
         conn.execute("VACUUM t")
     rows = everything(conn)
-    conn.close()
     cluster.stop()
     data = bytearray(file.read_bytes())
     size, rest = divmod(len(data) - HEADER_BYTES, 5)
@@ -427,7 +415,6 @@ def test_a_file_that_cannot_be_written(new_cluster):
     conn.execute("VACUUM t")
     assert len(history(conn, relation_name="public.t")) == 2
     assert cluster.log.count('could not write to file "pg_cyclone/history"') == 1, "once in a session"
-    conn.close()
     cluster.stop()
     (folder / "history").rmdir()
     (folder / "history.new").mkdir()
@@ -467,26 +454,22 @@ def test_switched_off_and_reset(new_cluster):
     conn.execute("CREATE TABLE t (id int)")
     conn.execute("VACUUM t")
     before = everything(conn)
-    conn.close()
     cluster.config["cyclone.history_size"] = 0
     cluster.restart()
     conn = cluster.connect(TEMPLATE)
     for options in ("", "(FULL)", "(FULL INPLACE)"):
         conn.execute(f"VACUUM {options} t")
     assert everything(conn) == [] and conn.execute("SELECT cyclone.history_reset()").fetchall() == [(0,)]
-    conn.close()
     cluster.config["cyclone.history_size"] = 7
     cluster.restart()
     conn = cluster.connect(TEMPLATE)
     assert everything(conn) == before
     assert conn.execute("SELECT cyclone.history_reset()").fetchall() == [(1,)] and everything(conn) == []
-    conn.close()
     cluster.restart()
     conn = cluster.connect(TEMPLATE)
     assert everything(conn) == []
     conn.execute("VACUUM t")
     assert everything(conn)[0][0] == before[-1][0] + 1, "numbers go on"
-    conn.close()
 
 
 def test_many_at_once(new_cluster):
@@ -514,8 +497,7 @@ def test_many_at_once(new_cluster):
     assert not errors
     rows = everything(conn)
     assert len(rows) == 80 and rows[-1][0] == 480, "ten of each table"
-    cluster.crash()
-    cluster.start()
+    cluster.restart("crash")
     with cluster.connect(TEMPLATE) as conn:
         assert everything(conn) == rows
 
@@ -534,7 +516,6 @@ def test_a_standby_and_its_promotion(new_cluster):
             standby.promote()
             there.execute("VACUUM t")
             assert len(everything(there)) == len(rows) + 1
-    conn.close()
 
 
 def test_who_sees_what(cluster, db, conn):

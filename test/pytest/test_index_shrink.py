@@ -735,8 +735,7 @@ def test_a_crash_after_a_btree_is_built(new_cluster, wal_level):
         with Parked(cluster, TEMPLATE, "rewrite-btree-part:leader", 1, INPLACE) as vacuum:
             conn.execute("CHECKPOINT")
         assert vacuum.error is None
-    cluster.crash()
-    cluster.start()
+    cluster.restart("crash")
     with cluster.connect(TEMPLATE) as conn:
         assert content(conn) == rows
         assert sizes(conn)["t_pkey"] < 0.8 * before["t_pkey"]
@@ -864,8 +863,7 @@ def test_an_unlogged_table_is_empty_and_sound_after_a_crash(new_cluster):
         conn.execute("CREATE EXTENSION IF NOT EXISTS amcheck")
         run_script(conn, MAKE.replace("CREATE TABLE", "CREATE UNLOGGED TABLE", 1))
         conn.execute(INPLACE)
-    cluster.crash()
-    cluster.start()
+    cluster.restart("crash")
     with cluster.connect() as conn:
         assert conn.execute("SELECT count(*) FROM t").fetchone() == (0,)
         conn.execute("INSERT INTO t VALUES (1, 1, 'a', '{0}', point(1, 1))")

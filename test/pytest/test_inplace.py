@@ -811,8 +811,7 @@ def test_what_is_in_wal_already_is_not_logged_as_an_image(new_cluster):
         made_visible = f"SELECT max(n) FROM (SELECT count(*) n {of_table} AND record_type = 'VISIBLE' AND relblocknumber >= %s GROUP BY relblocknumber) t"
         assert conn.execute(made_visible, (start, end, blocks(conn))).fetchone()[0] in (None, 1)
         assert content(conn, "t") == expected and blocks(conn) < before / 3
-    cluster.crash()
-    cluster.start()
+    cluster.restart("crash")
     with cluster.connect(TEMPLATE) as conn:
         assert content(conn, "t") == expected
         conn.execute(CLEAN)

@@ -461,8 +461,7 @@ def test_a_crash_after_it_with_each_wal_level(new_cluster, wal_level, kind):
         conn.execute("CHECKPOINT")
         conn.execute(FULL)
         conn.execute("INSERT INTO t VALUES (0, 0, 'after', repeat('a', 5000))")
-    cluster.crash()
-    cluster.start()
+    cluster.restart("crash")
     with cluster.connect(TEMPLATE) as conn:
         [(rows,)] = conn.execute("SELECT count(*) FROM t")
         assert rows == (0 if kind else before[0] + 1)

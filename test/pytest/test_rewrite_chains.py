@@ -352,8 +352,7 @@ def test_rows_that_become_too_big_survive_a_crash(new_cluster, wal_level):
         before = content(conn, "t")
         conn.execute("CHECKPOINT")
         full(conn, "t", 2)
-    cluster.crash()
-    cluster.start()
+    cluster.restart("crash")
     with cluster.connect("cyclone_template") as conn:
         assert content(conn, "t") == before
         checks.assert_clean(conn, "t")

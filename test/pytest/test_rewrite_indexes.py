@@ -241,8 +241,7 @@ def rewrite_all(base: Cluster, settings: dict, options: str, **config) -> tuple[
         if options == "FULL":
             return outcome, built
         for _ in ("crash", "what is in the files is in WAL as well"):
-            cluster.crash()
-            cluster.start()
+            cluster.restart("crash")
             with cluster.connect(DB) as conn:
                 for table in TABLES:
                     assert checks.btree_corruption(conn, table) == [], table

@@ -112,8 +112,7 @@ def test_a_crash_loses_nothing(server):
         conn.execute("VACUUM (PARALLEL 2) t")
         conn.execute("DELETE FROM t WHERE id % 5 = 1")
         conn.execute("VACUUM (PARALLEL 2) t")
-    server.crash()
-    server.start()
+    server.restart("crash")
     with server.connect() as conn:
         assert conn.execute("SELECT count(*) FROM t").fetchone() == (ROWS * 3 // 5,)
         checks.assert_clean(conn, "t")

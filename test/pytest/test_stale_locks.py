@@ -227,8 +227,7 @@ def test_recovery_and_a_standby(healable):
         with standby.connect(TEMPLATE) as conn:
             assert [headers(conn, heap) for heap in heaps] == left
         assert "inconsistent page" not in standby.log
-    healable.crash()
-    healable.start()
+    healable.restart("crash")
     with healable.connect(TEMPLATE) as conn:
         assert [headers(conn, heap) for heap in heaps] == left
         for kind in (*KINDS, "t_pinned"):
