@@ -358,16 +358,11 @@ def test_on_a_standby(new_cluster):
     primary = new_cluster(**AUTOVACUUM)
     with primary.connect(TEMPLATE) as conn:
         make_table(conn, "t", {}, 500)
-    standby = primary.standby()
-    try:
-        standby.start()
-        with standby.connect(TEMPLATE) as conn:
-            row = row_of(conn, "t")
-            assert (row["due"], row["forced_in"], row["xid_limit"]) == (None, None, 200_000_000)
-            assert row["xid_age"] > 0
-            assert conn.execute("SELECT count(*) FROM cyclone.horizon").fetchone() == (0,)
-    finally:
-        standby.remove()
+    with primary.standby().start() as standby, standby.connect(TEMPLATE) as conn:
+        row = row_of(conn, "t")
+        assert (row["due"], row["forced_in"], row["xid_limit"]) == (None, None, 200_000_000)
+        assert row["xid_age"] > 0
+        assert conn.execute("SELECT count(*) FROM cyclone.horizon").fetchone() == (0,)
 
 
 @pytest.mark.once

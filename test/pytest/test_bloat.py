@@ -593,9 +593,7 @@ def test_who_may_know(cluster, db, conn, role):
 def test_on_a_standby(new_cluster):
     """It works there, too; unlogged tables have no contents there."""
     primary = new_cluster()
-    standby = primary.standby()
-    try:
-        standby.start()
+    with primary.standby().start() as standby:
         with primary.connect(TEMPLATE) as conn:
             make(conn, [KINDS, "INSERT INTO t SELECT generate_series(1, 20000)", "DELETE FROM t WHERE id % 2 = 0"])
             expected = conn.execute("SELECT relation, size, live_bytes FROM cyclone.estimate_bloat('t')").fetchall()
@@ -606,8 +604,6 @@ def test_on_a_standby(new_cluster):
             assert "t" in names and "u" not in names
             with pytest.raises(psycopg.errors.FeatureNotSupported, match="unlogged relations during recovery"):
                 conn.execute("SELECT * FROM cyclone.estimate_bloat('u')")
-    finally:
-        standby.remove()
 
 
 def test_the_view_stands_whatever_happens_to_tables_meanwhile(cluster, db, conn):

@@ -37,10 +37,13 @@ class Server:
         self.db = ""
 
     def next_database(self) -> None:
+        """Go on to a new database, in which table t is bloated."""
         self.number += 1
         self.db = f"compaction_{self.number}"
         self.cluster.sql(f"CREATE DATABASE {self.db} TEMPLATE {TEMPLATE} STRATEGY file_copy")
         self.set(**{"cyclone.databases": self.db})
+        with self.connect() as conn:
+            make(conn)
 
     def set(self, **settings) -> None:
         """Change the configuration of the running server; None is as it was."""
@@ -158,12 +161,18 @@ def running(prefix):
 def server(running):
     """The server, with compaction off, and a database of the test's own that has a bloated table."""
     running.next_database()
-    with running.connect() as conn:
-        make(conn)
     yield running
     running.off()
     settings = running.cluster.sql("SELECT name FROM pg_file_settings WHERE name LIKE 'cyclone.%' AND sourcefile LIKE '%auto.conf'")
     running.set(**{name: None for (name,) in settings})
+
+
+@pytest.fixture
+def own_server(new_cluster):
+    """The same on a server of the test's own, which it may restart."""
+    server = Server(new_cluster(**SETTINGS))
+    server.next_database()
+    return server
 
 
 def size(conn, relation: str = "t") -> int:
@@ -325,8 +334,7 @@ def test_advice_says_that_it_will_be_compacted(server):
             return " ".join(lines)
 
         assert "VACUUM (FULL INPLACE) large would give back" in advice()
-        [(never,)] = conn.execute("SELECT to_char(now() AT TIME ZONE current_setting('log_timezone') - interval '2 days', 'Dy')").fetchall()
-        server.on(**{"cyclone.compaction_window": never})
+        server.on(**{"cyclone.compaction_window": never(conn)})
         server.wait_for("large", reason="outside the window")
         assert "large will be compacted" in advice()
         assert "outside the window" in advice()
@@ -496,7 +504,6 @@ def test_what_is_left_alone(server):
     server.cluster.sql(f"ALTER DATABASE {template} IS_TEMPLATE true")
     server.next_database()
     with server.connect() as conn:
-        make(conn)
         make(conn, "pg_temp.temporary")
         server.on(**{"cyclone.databases": f"{template}, {bare}, {server.db}"})
         server.wait_for(last_outcome="done")
@@ -683,94 +690,72 @@ def test_databases_are_left_at_once(server, statement):
 
 @pytest.mark.once
 @pytest.mark.parametrize("point", ["bloat-page", "inplace-plan"])
-def test_restart_is_the_end_of_a_run(new_cluster, point):
+def test_restart_is_the_end_of_a_run(own_server, point):
     """A server that is shut down ends a run, or a sample, as the end of the window does."""
-    cluster = new_cluster(**SETTINGS)
-    server = Server(cluster)
-    server.next_database()
-    with server.connect() as conn:
-        make(conn)
-    with server.parked(point):
-        cluster.restart()
-    row = server.wait_for(last_outcome="stopped")
+    with own_server.parked(point):
+        own_server.cluster.restart()
+    row = own_server.wait_for(last_outcome="stopped")
     assert row["reason"] == "pause" and row["figure"] <= row["pause"] == 3600
-    server.set(**{"cyclone.debug_compaction_hour": 1})
-    server.wait_for(last_outcome="done")
-    with server.connect() as conn:
+    own_server.set(**{"cyclone.debug_compaction_hour": 1})
+    own_server.wait_for(last_outcome="done")
+    with own_server.connect() as conn:
         checks.assert_clean(conn, "t")
 
 
-def test_crash_leaves_a_pause(new_cluster):
+def test_crash_leaves_a_pause(own_server):
     """After the server has crashed in a table it waits, also if it was but sampled; compaction itself begins anew by itself."""
-    cluster = new_cluster(**SETTINGS)
-    server = Server(cluster)
-    server.next_database()
-    with server.connect() as conn:
-        make(conn)
     for point in ("bloat-page", "heap-scan", "inplace-batch", "inplace-plan"):
-        with server.parked(point):
-            cluster.restart("crash")
-            assert server.wait_for(reason="circuit breaker")["runs"] == 0
-        server.off()
-        with server.connect() as conn:
+        with own_server.parked(point):
+            own_server.cluster.restart("crash")
+            assert own_server.wait_for(reason="circuit breaker")["runs"] == 0
+        own_server.off()
+        with own_server.connect() as conn:
             assert checks.dangling_index_entries(conn, "t", between_passes=True) == []
             conn.execute("VACUUM (INDEX_CLEANUP on) t")
             checks.assert_clean(conn, "t")
             if point != "inplace-plan":
                 conn.execute("SELECT cyclone.autovacuum_reset('t')")
-    with server.connect() as conn:
+    with own_server.connect() as conn:
         make(conn, "u")  # before, or the worker may come while it is locked, and try again in an hour
-        server.on()
-        assert server.wait_for(reason="circuit breaker")["runs"] == 0
-        server.wait_for("u", last_outcome="done")
+        own_server.on()
+        assert own_server.wait_for(reason="circuit breaker")["runs"] == 0
+        own_server.wait_for("u", last_outcome="done")
         conn.execute("SELECT cyclone.autovacuum_reset('t')")
-        server.wait_for("t", last_outcome="done")
+        own_server.wait_for("t", last_outcome="done")
         checks.assert_clean(conn, "t")
 
 
 @pytest.mark.full
 @pytest.mark.parametrize("point", ["inplace-plan", *ONCE, *FULL])
-def test_crash_at_any_point(new_cluster, point):
+def test_crash_at_any_point(own_server, point):
     """The table waits, and is sound when it is compacted after all."""
-    cluster = new_cluster(**SETTINGS)
-    server = Server(cluster)
-    server.next_database()
-    with server.connect() as conn:
+    with own_server.connect() as conn:
         table = make_for(conn, point)
-    with server.parked(point):
-        cluster.restart("crash")
-        assert server.wait_for(table, reason="circuit breaker")["runs"] == 0
-    with server.connect() as conn:
+    with own_server.parked(point):
+        own_server.cluster.restart("crash")
+        assert own_server.wait_for(table, reason="circuit breaker")["runs"] == 0
+    with own_server.connect() as conn:
         conn.execute("SELECT cyclone.autovacuum_reset()")
         over = ("pause", "small", "below the threshold", "little to be won")  # a run may have won all that was to be won
-        wait_until(lambda: server.row(table)["reason"] in over, "the end of compaction")
-        server.off()
+        wait_until(lambda: own_server.row(table)["reason"] in over, "the end of compaction")
+        own_server.off()
         conn.execute(f"VACUUM (INDEX_CLEANUP on) {table}")
         checks.assert_clean(conn, table)
 
 
-def test_standby_takes_over(new_cluster):
+def test_standby_takes_over(own_server):
     """A standby has no launcher and says so; once promoted it goes on by itself."""
-    cluster = new_cluster(**SETTINGS)
-    server = Server(cluster)
-    server.next_database()
-    standby = cluster.standby()
-    try:
-        standby.start()
-        with server.connect() as conn:
-            make(conn)
-        standby.wait_for_replay(cluster)
-        cluster.stop()
+    with own_server.cluster.standby().start() as standby:
+        standby.wait_for_replay(own_server.cluster)
+        own_server.cluster.stop()
         there = Server(standby)
-        there.db = server.db
+        there.db = own_server.db
         standby.config["cyclone.compaction"] = "on"
         standby.restart()
         assert there.row()["reason"] == "standby"
         assert not there.processes()
         standby.promote()
         there.wait_for(last_outcome="done")
-    finally:
-        standby.remove()
 
 
 @pytest.fixture
@@ -900,7 +885,6 @@ def test_catalog_that_is_locked(server):
         holder.execute("BEGIN; LOCK pg_extension")
         server.next_database()
         with server.connect() as conn:
-            make(conn)
             server.set(**{"cyclone.databases": f"{first}, {server.db}"})
             server.on(**{"cyclone.debug_compaction_turn": 10000})
             server.wait_for(last_outcome="done")
@@ -976,8 +960,6 @@ def test_transaction_that_stays(server, when):
         row = server.wait_for("i", last_outcome="gave way")
         assert row["last_seconds"] < 120
         server.next_database()
-        with server.connect() as conn:
-            make(conn)
         server.set(**{"cyclone.databases": f"{first}, {server.db}"})
         server.wait_for(last_outcome="done")
     server.db = first
@@ -989,22 +971,19 @@ def test_transaction_that_stays(server, when):
 
 
 @pytest.mark.once
-def test_result_that_cannot_be_noted(new_cluster):
+def test_result_that_cannot_be_noted(own_server):
     """As on a full disk: no table is taken for an hour, or the same one would be compacted again and again."""
-    server = Server(new_cluster(**SETTINGS))
-    server.next_database()
-    with server.connect() as conn:
-        make(conn)
+    with own_server.connect() as conn:
         [(oid,)] = conn.execute("SELECT oid FROM pg_database WHERE datname = current_database()")
-        obstacle = server.cluster.data / f"pg_cyclone/compaction_{oid}.new"
+        obstacle = own_server.cluster.data / f"pg_cyclone/compaction_{oid}.new"
         obstacle.mkdir(parents=True)
-        server.cluster.sql("SELECT 1")
-        server.on(**{"cyclone.debug_compaction_visit": 100})
-        wait_until(lambda: "could not write file" in server.cluster.log, "a sample")
-        begun = len(server.cluster.log)
+        own_server.cluster.sql("SELECT 1")
+        own_server.on(**{"cyclone.debug_compaction_visit": 100})
+        wait_until(lambda: "could not write file" in own_server.cluster.log, "a sample")
+        begun = len(own_server.cluster.log)
         for _ in range(20):
-            server.cluster.sql("SELECT pg_sleep(0.2)")
-        assert "could not write file" not in server.cluster.log[begun:]
+            own_server.cluster.sql("SELECT pg_sleep(0.2)")
+        assert "could not write file" not in own_server.cluster.log[begun:]
         assert conn.execute("SELECT count(*) FROM cyclone.history_details WHERE started_by = 'compaction'").fetchone() == (0,)
 
 

@@ -457,9 +457,7 @@ def test_a_standby_loses_the_files_with_its_primary(new_cluster):
     with primary.connect(TEMPLATE) as conn:
         before = make_table_without_tablespaces(primary, conn)
     with park(primary, "rewrite-swapped:leader") as vacuum:
-        standby = primary.standby()
-        try:
-            standby.start()
+        with primary.standby().start() as standby:
             standby.wait_for_replay(primary)
             with standby.connect(TEMPLATE) as conn:
                 strays = stray_on_standby(standby, conn)
@@ -476,8 +474,6 @@ def test_a_standby_loses_the_files_with_its_primary(new_cluster):
             standby.promote()
             assert_cleaned(standby, before)
             assert REMOVED not in standby.log
-        finally:
-            standby.remove()
 
 
 def test_a_standby_made_during_the_rewrite_cleans_up_when_promoted(new_cluster):
@@ -485,9 +481,7 @@ def test_a_standby_made_during_the_rewrite_cleans_up_when_promoted(new_cluster):
     with primary.connect(TEMPLATE) as conn:
         before = make_table_without_tablespaces(primary, conn)
     with park(primary, "rewrite-swapped:leader") as vacuum:
-        standby = primary.standby()
-        try:
-            standby.start()
+        with primary.standby().start() as standby:
             primary.crash()
             assert isinstance(vacuum.wait(), psycopg.OperationalError)
             with standby.connect(TEMPLATE) as conn:
@@ -495,8 +489,6 @@ def test_a_standby_made_during_the_rewrite_cleans_up_when_promoted(new_cluster):
             standby.promote()
             assert_cleaned(standby, before)
             assert REMOVED in standby.log
-        finally:
-            standby.remove()
 
 
 def make_table_without_tablespaces(cluster, conn) -> dict:

@@ -157,11 +157,8 @@ def test_a_page_that_was_initialized_and_never_logged(new_cluster, full_page_wri
 def pair(new_cluster, request):
     """A primary, and a hot standby whose replay waits this many milliseconds for queries, or without an end (-1)."""
     primary = new_cluster(**CHECK_WAL)
-    standby = primary.standby({"max_standby_streaming_delay": request.param, "hot_standby_feedback": "off"})
-    try:
+    with primary.standby({"max_standby_streaming_delay": request.param, "hot_standby_feedback": "off"}) as standby:
         yield primary, standby.start()
-    finally:
-        standby.remove()
 
 
 @pytest.mark.parametrize("pair", [0], indirect=True)

@@ -379,8 +379,7 @@ def test_a_standby_has_the_same_indexes(base):
     with base.copy() as primary:
         primary.config["wal_consistency_checking"] = "all"
         primary.start()
-        standby = primary.standby({"max_standby_streaming_delay": -1}).start()
-        try:
+        with primary.standby({"max_standby_streaming_delay": -1}).start() as standby:
             with primary.connect(DB) as conn:
                 conn.execute("SET maintenance_work_mem = '32MB'")
                 for number, table in enumerate(TABLES):
@@ -393,8 +392,6 @@ def test_a_standby_has_the_same_indexes(base):
                     assert checks.heap_corruption(there, table) == checks.btree_corruption(there, table) == [], table
                 assert_found_by_index(there)
             assert "inconsistent page" not in standby.log
-        finally:
-            standby.remove()
 
 
 def test_progress_and_memory(cluster, db, conn, indexed):
