@@ -5,12 +5,14 @@ import re
 import signal
 import time
 from contextlib import contextmanager
+from functools import partial
+from types import SimpleNamespace
 
 import psycopg
 import pytest
 from psycopg.rows import dict_row
 
-from conftest import every_other
+from conftest import TEMPLATE, every_other
 from cyclone_lab import checks
 from cyclone_lab.background import DEBUG_POINT_LOCK, Background, Parked, messages_to, wait_until
 
@@ -73,6 +75,18 @@ def pinned(conn) -> list:
     ).fetchall()
 
 
+@contextmanager
+def paused(conn, vacuum: Parked):
+    """Have a VACUUM that is parked paused, with no page pinned, for as long as the block takes, and let it come to its end then."""
+    assert one(conn, "SELECT cyclone.pause(%s)", vacuum.pid) is True
+    vacuum.release()
+    wait_until_paused(conn)
+    assert pinned(conn) == []
+    yield
+    assert one(conn, "SELECT cyclone.resume(%s)", vacuum.pid) is True
+    vacuum.finish()
+
+
 def assert_rows_kept(conn, before: dict) -> None:
     """The table is sound, and has what it had."""
     assert checks.same_rows(checks.table_state(conn, "t"), before)
@@ -103,16 +117,11 @@ def test_a_paused_vacuum_has_no_page_pinned_and_loses_nothing(cluster, db, conn,
     """Wherever it is, and whatever its streams have read ahead."""
     before = make_table(conn)
     with Parked(cluster, db, f"{point}:any", 1, f"VACUUM (PARALLEL {workers}, FREEZE) t", SETTINGS) as vacuum:
-        assert one(conn, "SELECT cyclone.pause(%s)", vacuum.pid) is True
-        vacuum.release()
-        wait_until_paused(conn)
-        assert pinned(conn) == []
-        row = pace_of(conn, vacuum.pid)
-        assert (row["limited_by"], row["relation"], row["bound"]) == ("paused", "t", 3600)
-        assert row["held_by"] == one(conn, "SELECT current_user::text") and 0 <= row["figure"] < 3600
-        assert vacuum.running
-        assert one(conn, "SELECT cyclone.resume(%s)", vacuum.pid) is True
-        vacuum.finish()
+        with paused(conn, vacuum):
+            row = pace_of(conn, vacuum.pid)
+            assert (row["limited_by"], row["relation"], row["bound"]) == ("paused", "t", 3600)
+            assert row["held_by"] == one(conn, "SELECT current_user::text") and 0 <= row["figure"] < 3600
+            assert vacuum.running
     checks.assert_vacuumed(conn, "t", before)
     assert one(conn, "SELECT count(*) FROM cyclone.pace WHERE datname = current_database()") == 0
     assert one(conn, "SELECT (held->>'pause')::float8 > 0 AND outcome = 'done' FROM cyclone.history_details WHERE relid = 't'::regclass")
@@ -123,12 +132,8 @@ def test_a_paused_vacuum_has_no_page_pinned_and_loses_nothing(cluster, db, conn,
 def test_a_pause_before_the_first_page_of_an_index(cluster, db, conn, index):
     """Its stream ends before it has begun, and then reads all of it."""
     before = make_table(conn, indexes=[index])
-    with Parked(cluster, db, "index-vacuum:any", 1, "VACUUM (PARALLEL 0, FREEZE) t", SETTINGS) as vacuum:
-        conn.execute("SELECT cyclone.pause(%s)", (vacuum.pid,))
-        vacuum.release()
-        wait_until_paused(conn)
-        conn.execute("SELECT cyclone.resume(%s)", (vacuum.pid,))
-        vacuum.finish()
+    with Parked(cluster, db, "index-vacuum:any", 1, "VACUUM (PARALLEL 0, FREEZE) t", SETTINGS) as vacuum, paused(conn, vacuum):
+        pass
     checks.assert_vacuumed(conn, "t", before)
 
 
@@ -148,12 +153,8 @@ def test_a_pause_while_empty_pages_are_deleted_with_heap_pages_pinned(cluster, d
         conn.execute("SELECT cyclone.resume(%s)", (vacuum.pid,))
         vacuum.wait_for(1)
         vacuum.step()
-        conn.execute("SELECT cyclone.pause(%s)", (vacuum.pid,))
-        vacuum.release()
-        wait_until_paused(conn)
-        assert pinned(conn) == [] and one(conn, deleted) == 0
-        conn.execute("SELECT cyclone.resume(%s)", (vacuum.pid,))
-        vacuum.finish()
+        with paused(conn, vacuum):
+            assert one(conn, deleted) == 0
     assert one(conn, deleted) > 5
     checks.assert_vacuumed(conn, "t", before)
 
@@ -164,15 +165,10 @@ def test_the_same_while_the_table_shrinks(cluster, db, conn, point):
     before = make_table(conn)
     size = one(conn, "SELECT pg_relation_size('t')")
     with Parked(cluster, db, f"{point}:leader", 1, "VACUUM (FULL INPLACE) t", SETTINGS) as vacuum:
-        assert one(conn, "SELECT cyclone.pause(%s)", vacuum.pid) is True
-        vacuum.release()
-        wait_until_paused(conn)
-        assert pinned(conn) == []
-        assert one(conn, "SELECT count(*) FROM pg_locks WHERE locktype = 'transactionid' AND pid = %s", vacuum.pid) == 0
-        conn.execute("SET LOCAL lock_timeout = '1s'; DELETE FROM t WHERE false")  # nobody waits
-        assert one(conn, "SELECT limited_by FROM cyclone.pace WHERE pid = %s", vacuum.pid) == "paused"
-        assert one(conn, "SELECT cyclone.resume(%s)", vacuum.pid) is True
-        vacuum.finish()
+        with paused(conn, vacuum):
+            assert one(conn, "SELECT count(*) FROM pg_locks WHERE locktype = 'transactionid' AND pid = %s", vacuum.pid) == 0
+            conn.execute("SET LOCAL lock_timeout = '1s'; DELETE FROM t WHERE false")  # nobody waits
+            assert one(conn, "SELECT limited_by FROM cyclone.pace WHERE pid = %s", vacuum.pid) == "paused"
     assert_rows_kept(conn, before)
     assert one(conn, "SELECT pg_relation_size('t')") < size
 
@@ -278,13 +274,10 @@ def test_a_paused_process_is_stopped(cluster, db, conn, how, victim, workers):
 def test_a_paused_process_is_killed(new_cluster):
     """The server begins anew, and knows of no pause: the next VACUUM does the work."""
     cluster = new_cluster(**SETTINGS)
-    conn = cluster.connect()
-    conn.execute("CREATE EXTENSION pg_cyclone")
-    checks.create_extensions(conn)
+    conn = cluster.connect(TEMPLATE)
     before = make_table(conn, 2000)
-    for victim, options in (("leader", "PARALLEL 2, FREEZE"), ("worker", "PARALLEL 2, FREEZE")):
-        point = "inplace-pause" if "INPLACE" in options else "heap-scan"
-        with Parked(cluster, "postgres", f"{point}:any", 3, f"VACUUM ({options}) t") as vacuum:
+    for victim in ("leader", "worker"):
+        with Parked(cluster, TEMPLATE, "heap-scan:any", 3, "VACUUM (PARALLEL 2, FREEZE) t") as vacuum:
             assert one(conn, "SELECT cyclone.pause(%s)", vacuum.pid) is True
             assert one(conn, "SELECT cyclone.pause()") == 1  # and those that begin later
             vacuum.release()
@@ -294,24 +287,13 @@ def test_a_paused_process_is_killed(new_cluster):
         with pytest.raises(psycopg.OperationalError):
             conn.execute("SELECT pg_sleep(60)")
         cluster.wait_for_recovery()
-        conn = cluster.connect()
+        conn = cluster.connect(TEMPLATE)
         assert conn.execute("SELECT * FROM cyclone.pace_details").fetchall() == []
         conn.execute("SET statement_timeout = '100s'")
         conn.execute("VACUUM (FREEZE, DISABLE_PAGE_SKIPPING, INDEX_CLEANUP on) t")
         checks.assert_vacuumed(conn, "t", before)
         conn.execute("INSERT INTO t SELECT i, ARRAY[i, -i], point(i, i), 'new' FROM generate_series(1, 2000) i")
         conn.execute("DELETE FROM t WHERE note = 'new'")
-    conn.close()
-
-
-class OneUser:
-    """A server as a user sees it."""
-
-    def __init__(self, cluster, user):
-        self.cluster, self.user = cluster, user
-
-    def connect(self, dbname):
-        return self.cluster.connect(dbname, user=self.user)
 
 
 @pytest.mark.once
@@ -325,35 +307,32 @@ def test_who_may_cancel_may_pause(cluster, db, conn, owner, may):
     conn.execute("CREATE ROLE cyclone_a LOGIN; CREATE ROLE cyclone_b; CREATE ROLE cyclone_c; GRANT pg_signal_backend TO cyclone_c")
     conn.execute("CREATE ROLE cyclone_m; GRANT cyclone_a TO cyclone_m")
     conn.execute("GRANT EXECUTE ON FUNCTION pg_advisory_lock(bigint) TO cyclone_a")
-    try:
-        before = make_table(conn, 2000)
-        conn.execute(f"ALTER TABLE t OWNER TO {owner}; ALTER ROLE cyclone_a SET cyclone.debug_point = 'heap-scan:any:wait'")
-        conn.execute(f"SELECT pg_advisory_lock({DEBUG_POINT_LOCK})")
-        vacuum = Background(OneUser(cluster, owner), db, "VACUUM (PARALLEL 0, FREEZE) t", {} if owner == "cyclone_a" else POINT)
-        wait_until(lambda: pace_of(conn, vacuum.pid), "the VACUUM")
-        for role, allowed in may.items():
-            conn.execute(f"SET ROLE {role}")
-            for call in ("pause(%s)", "resume(%s)"):
-                if allowed:
-                    assert one(conn, f"SELECT cyclone.{call}", vacuum.pid) is True
-                else:
-                    with pytest.raises(psycopg.errors.InsufficientPrivilege):
-                        conn.execute(f"SELECT cyclone.{call}", (vacuum.pid,))
-            assert one(conn, "SELECT cyclone.pause()") == allowed
-            assert one(conn, "SELECT cyclone.resume()") == allowed
-            # what a superuser has paused nobody else lets go on who may not
-            conn.execute("RESET ROLE")
-            assert one(conn, "SELECT cyclone.pause(%s)", vacuum.pid) is True
-            conn.execute(f"SET ROLE {role}")
-            assert one(conn, "SELECT cyclone.resume()") == allowed
-            conn.execute("RESET ROLE")
-            assert one(conn, "SELECT cyclone.resume(%s)", vacuum.pid) is not allowed
-        conn.execute(f"SELECT pg_advisory_unlock({DEBUG_POINT_LOCK})")
-        vacuum.finish()
-        checks.assert_vacuumed(conn, "t", before)
-    finally:
-        conn.execute("RESET ROLE; SELECT pg_advisory_unlock_all(); DROP TABLE IF EXISTS t; DROP OWNED BY cyclone_a")
-        conn.execute("DROP ROLE cyclone_a, cyclone_b, cyclone_c, cyclone_m")
+    before = make_table(conn, 2000)
+    conn.execute(f"ALTER TABLE t OWNER TO {owner}; ALTER ROLE cyclone_a SET cyclone.debug_point = 'heap-scan:any:wait'")
+    conn.execute(f"SELECT pg_advisory_lock({DEBUG_POINT_LOCK})")
+    as_owner = SimpleNamespace(connect=partial(cluster.connect, user=owner))
+    vacuum = Background(as_owner, db, "VACUUM (PARALLEL 0, FREEZE) t", {} if owner == "cyclone_a" else POINT)
+    wait_until(lambda: pace_of(conn, vacuum.pid), "the VACUUM")
+    for role, allowed in may.items():
+        conn.execute(f"SET ROLE {role}")
+        for call in ("pause(%s)", "resume(%s)"):
+            if allowed:
+                assert one(conn, f"SELECT cyclone.{call}", vacuum.pid) is True
+            else:
+                with pytest.raises(psycopg.errors.InsufficientPrivilege):
+                    conn.execute(f"SELECT cyclone.{call}", (vacuum.pid,))
+        assert one(conn, "SELECT cyclone.pause()") == allowed
+        assert one(conn, "SELECT cyclone.resume()") == allowed
+        # what a superuser has paused nobody else lets go on who may not
+        conn.execute("RESET ROLE")
+        assert one(conn, "SELECT cyclone.pause(%s)", vacuum.pid) is True
+        conn.execute(f"SET ROLE {role}")
+        assert one(conn, "SELECT cyclone.resume()") == allowed
+        conn.execute("RESET ROLE")
+        assert one(conn, "SELECT cyclone.resume(%s)", vacuum.pid) is not allowed
+    conn.execute(f"SELECT pg_advisory_unlock({DEBUG_POINT_LOCK})")
+    vacuum.finish()
+    checks.assert_vacuumed(conn, "t", before)
 
 
 @pytest.mark.once
@@ -361,18 +340,15 @@ def test_who_sees_that_it_is_paused(cluster, db, conn):
     """As in the rest of the view."""
     make_table(conn, 2000)
     conn.execute("CREATE ROLE cyclone_d; CREATE ROLE cyclone_e; GRANT pg_read_all_stats TO cyclone_e")
-    try:
-        with Parked(cluster, db, "heap-scan:any", 1, "VACUUM (PARALLEL 0, FREEZE) t") as vacuum:
-            conn.execute("SELECT cyclone.pause(%s)", (vacuum.pid,))
-            for role, seen in (("cyclone_d", (None, None)), ("cyclone_e", ("paused", "cyclone_f"))):
-                conn.execute(f"SET ROLE {role}")
-                row = pace_of(conn, vacuum.pid)
-                assert (row["limited_by"], row["held_by"] and "cyclone_f") == seen
-                conn.execute("RESET ROLE")
-            conn.execute("SELECT cyclone.resume(%s)", (vacuum.pid,))
-        checks.assert_clean(conn, "t")
-    finally:
-        conn.execute("RESET ROLE; DROP ROLE cyclone_d, cyclone_e")
+    with Parked(cluster, db, "heap-scan:any", 1, "VACUUM (PARALLEL 0, FREEZE) t") as vacuum:
+        conn.execute("SELECT cyclone.pause(%s)", (vacuum.pid,))
+        for role, seen in (("cyclone_d", (None, None)), ("cyclone_e", ("paused", "cyclone_f"))):
+            conn.execute(f"SET ROLE {role}")
+            row = pace_of(conn, vacuum.pid)
+            assert (row["limited_by"], row["held_by"] and "cyclone_f") == seen
+            conn.execute("RESET ROLE")
+        conn.execute("SELECT cyclone.resume(%s)", (vacuum.pid,))
+    checks.assert_clean(conn, "t")
 
 
 @pytest.mark.once
@@ -403,11 +379,9 @@ def assert_cannot_be_paused(conn, vacuum: Parked) -> None:
 def test_an_emergency_ends_a_pause(new_cluster):
     """When the table has become so old that autovacuum must come, or any table so old that the failsafe would; none begins then."""
     cluster = new_cluster(autovacuum="off", autovacuum_freeze_max_age=100_000, vacuum_failsafe_age=0)
-    conn, other = cluster.connect("postgres"), cluster.connect("postgres")
-    conn.execute("CREATE EXTENSION pg_cyclone")
-    checks.create_extensions(conn)
+    conn, other = cluster.connect(TEMPLATE), cluster.connect(TEMPLATE)
     before = make_table(conn, 2000)
-    with Parked(cluster, "postgres", "heap-scan:any", 1, "VACUUM (PARALLEL 0, FREEZE) t") as vacuum:
+    with Parked(cluster, TEMPLATE, "heap-scan:any", 1, "VACUUM (PARALLEL 0, FREEZE) t") as vacuum:
         assert one(conn, "SELECT cyclone.pause(%s)", vacuum.pid) is True
         vacuum.release()
         wait_until(lambda: one(conn, PAUSED) == 1, "the pause")
@@ -416,7 +390,7 @@ def test_an_emergency_ends_a_pause(new_cluster):
     assert 'VACUUM of table "t" goes on although it was paused' in cluster.log
     checks.assert_vacuumed(conn, "t", before)
 
-    with Parked(cluster, "postgres", "heap-scan:any", 1, "VACUUM (PARALLEL 0, FREEZE, DISABLE_PAGE_SKIPPING) t") as vacuum:
+    with Parked(cluster, TEMPLATE, "heap-scan:any", 1, "VACUUM (PARALLEL 0, FREEZE, DISABLE_PAGE_SKIPPING) t") as vacuum:
         use_up_xids(conn, 101_000)
         assert_cannot_be_paused(conn, vacuum)
     conn.execute("CREATE TABLE old AS SELECT generate_series(1, 10) i")
@@ -424,11 +398,9 @@ def test_an_emergency_ends_a_pause(new_cluster):
         other.execute("LOCK TABLE old IN SHARE UPDATE EXCLUSIVE MODE")  # keeps autovacuum away
         use_up_xids(conn, 110_000)
         conn.execute("CREATE TABLE young AS SELECT generate_series(1, 10) i")
-        with Parked(cluster, "postgres", "heap-scan:any", 1, "VACUUM (FREEZE, DISABLE_PAGE_SKIPPING) young") as vacuum:
+        with Parked(cluster, TEMPLATE, "heap-scan:any", 1, "VACUUM (FREEZE, DISABLE_PAGE_SKIPPING) young") as vacuum:
             assert_cannot_be_paused(conn, vacuum)
     checks.assert_clean(conn, "t", "young")
-    conn.close()
-    other.close()
 
 
 def test_an_emergency_of_multixact_members(cluster, db, conn):
@@ -454,20 +426,18 @@ def test_an_emergency_of_multixact_members(cluster, db, conn):
 def test_an_emergency_of_another_tables_multixacts(new_cluster):
     """A table is so old by its multixact IDs that the failsafe would come: no VACUUM of any table stands still, as each may have its worker."""
     cluster = new_cluster(autovacuum="off", autovacuum_multixact_freeze_max_age=10_000, vacuum_multixact_failsafe_age=0)
-    with cluster.connect("postgres") as conn, cluster.connect("postgres") as other:
-        conn.execute("CREATE EXTENSION pg_cyclone")
-        checks.create_extensions(conn)
+    with cluster.connect(TEMPLATE) as conn, cluster.connect(TEMPLATE) as other:
         conn.execute("CREATE TABLE locked AS SELECT 1 AS id; CREATE PROCEDURE lock(times int) LANGUAGE plpgsql AS"
                      " $$BEGIN FOR i IN 1..times LOOP PERFORM FROM locked FOR KEY SHARE; COMMIT; END LOOP; END$$")  # fmt: skip
         conn.execute("CREATE TABLE old AS SELECT 1 AS id")
-        with cluster.connect("postgres") as holder:
+        with cluster.connect(TEMPLATE) as holder:
             other.execute("BEGIN; LOCK TABLE old IN SHARE UPDATE EXCLUSIVE MODE")  # keeps autovacuum away
             holder.execute("BEGIN")
             holder.execute("SELECT FROM locked FOR KEY SHARE")
             conn.execute("CALL lock(10600)")
             holder.execute("ROLLBACK")
         conn.execute("CREATE TABLE young AS SELECT generate_series(1, 10) i")
-        with Parked(cluster, "postgres", "heap-scan:any", 1, "VACUUM (FREEZE, DISABLE_PAGE_SKIPPING) young") as vacuum:
+        with Parked(cluster, TEMPLATE, "heap-scan:any", 1, "VACUUM (FREEZE, DISABLE_PAGE_SKIPPING) young") as vacuum:
             conn.execute("SET cyclone.debug_multixact_limit = 1000000000")  # the table's own age is no reason
             assert_cannot_be_paused(conn, vacuum)
         other.execute("ROLLBACK")
@@ -477,11 +447,9 @@ def test_an_emergency_of_another_tables_multixacts(new_cluster):
 def test_ddl_passes_a_paused_autovacuum(new_cluster, pg_major):
     """It is cancelled by who wants to lock the table, as it is when it isn't paused."""
     # paused autovacuums of template1 would take the places of all workers
-    config = {"autovacuum": "on", "autovacuum_naptime": "1s", "deadlock_timeout": "100ms", "cyclone.databases": "postgres"}
+    config = {"autovacuum": "on", "autovacuum_naptime": "1s", "deadlock_timeout": "100ms", "cyclone.databases": TEMPLATE}
     cluster = new_cluster(**config)
-    conn = cluster.connect("postgres")
-    conn.execute("CREATE EXTENSION pg_cyclone")
-    checks.create_extensions(conn)
+    conn = cluster.connect(TEMPLATE)
     assert one(conn, "SELECT cyclone.pause()") is not None
     make_table(conn, 2000)
     conn.execute("ALTER TABLE t SET (autovacuum_enabled = on, autovacuum_vacuum_threshold = 1, autovacuum_vacuum_scale_factor = 0)")
@@ -511,7 +479,6 @@ def test_ddl_passes_a_paused_autovacuum(new_cluster, pg_major):
     conn.execute("SELECT cyclone.resume()")
     conn.execute("VACUUM t")
     checks.assert_clean(conn, "t")
-    conn.close()
 
 
 def test_routines_of_the_server_hardly_move_while_paused(cluster, db, conn):
@@ -538,12 +505,8 @@ def test_routines_of_the_server_hardly_move_while_paused(cluster, db, conn):
 def test_verbose_tells_of_it(cluster, db, conn):
     """What held it for how long."""
     before = make_table(conn)
-    with Parked(cluster, db, "heap-scan:any", 1, "VACUUM (PARALLEL 0, FREEZE, VERBOSE) t") as vacuum:
-        conn.execute("SELECT cyclone.pause(%s)", (vacuum.pid,))
-        vacuum.release()
-        wait_until_paused(conn)
-        conn.execute("SELECT cyclone.resume(%s)", (vacuum.pid,))
-        vacuum.finish()
+    with Parked(cluster, db, "heap-scan:any", 1, "VACUUM (PARALLEL 0, FREEZE, VERBOSE) t") as vacuum, paused(conn, vacuum):
+        pass
     assert any(re.search(r"^held: paused for \d+\.\d{3} s$", message, re.MULTILINE) for message in vacuum.messages)
     checks.assert_vacuumed(conn, "t", before)
 
@@ -574,13 +537,12 @@ def test_wal_stays_within_its_rate(conn, options):
 def test_the_rate_of_wal_is_exact(new_cluster):
     """Of two VACUUMs together, images and all, within 3 % over ten seconds, by where the WAL is; more never, less where one is at rest."""
     cluster = new_cluster(**SETTINGS, autovacuum="off", **{"cyclone.max_wal_rate": "1MB", "max_wal_size": "4GB"})
-    conn = cluster.connect("postgres")
-    conn.execute("CREATE EXTENSION pg_cyclone")
+    conn = cluster.connect(TEMPLATE)
     for table in "ab":
         conn.execute(f"CREATE TABLE {table} AS SELECT i id, md5(i::text) note FROM generate_series(1, 300000) i")
         conn.execute(f"CREATE INDEX ON {table} (note); DELETE FROM {table} WHERE id % 3 = 0")
     conn.execute("CHECKPOINT")
-    vacuums = [Background(cluster, "postgres", f"VACUUM ({options}) {table}") for options, table in
+    vacuums = [Background(cluster, TEMPLATE, f"VACUUM ({options}) {table}") for options, table in
                (("PARALLEL 2, FREEZE", "a"), ("FULL INPLACE", "b"))]  # fmt: skip
     held = "SELECT count(DISTINCT pid) FROM cyclone.pace WHERE limited_by = 'WAL rate'"
     wait_until(lambda: one(conn, held) == 2, "two VACUUMs that keep to the rate")
@@ -796,18 +758,15 @@ def test_an_autovacuum_that_a_disk_holds_makes_way(new_cluster):
 def test_vacuum_waits_for_an_archiver_that_fails(new_cluster):
     """Until it has done what it is behind with."""
     cluster = new_cluster(archive_mode="on", archive_command="false")
-    conn = cluster.connect("postgres")
-    conn.execute("CREATE EXTENSION pg_cyclone")
-    checks.create_extensions(conn)
+    conn = cluster.connect(TEMPLATE)
     before = make_table(conn, 2000)
     retain_wal(conn, slot=None)
-    vacuum = Background(cluster, "postgres", "VACUUM (PARALLEL 0, FREEZE) t", SHORT)
+    vacuum = Background(cluster, TEMPLATE, "VACUUM (PARALLEL 0, FREEZE) t", SHORT)
     wait_until(lambda: one(conn, HELD_BY_DISK) > 0, "the wait")
     assert pace_of(conn, vacuum.pid)["held_by"] == "archiver"
     change(conn, archive_command="true")
     vacuum.finish()
     checks.assert_vacuumed(conn, "t", before)
-    conn.close()
 
 
 @pytest.fixture
@@ -821,9 +780,7 @@ def replicated(new_cluster):
         "wal_keep_size": "1GB", "wal_sender_timeout": 0,
     }  # fmt: skip
     primary = new_cluster(**{"wal_level": "logical", "max_wal_senders": 5, **settings})
-    conn = primary.connect("postgres")
-    conn.execute("CREATE EXTENSION pg_cyclone")
-    checks.create_extensions(conn)
+    conn = primary.connect(TEMPLATE)
     made = []
 
     def make(name, **config):
@@ -836,7 +793,6 @@ def replicated(new_cluster):
         return made[-1]
 
     yield primary, conn, make
-    conn.close()
     for standby in made:
         standby.remove()
 
@@ -869,7 +825,7 @@ def test_vacuum_stands_still_for_a_standby(replicated, options, end):
     before = make_table(conn)
     fall_behind(conn, standby)
     conn.execute("CHECKPOINT")
-    vacuum = Background(primary, "postgres", f"VACUUM ({options}, VERBOSE) t", {**SETTINGS})
+    vacuum = Background(primary, TEMPLATE, f"VACUUM ({options}, VERBOSE) t", {**SETTINGS})
     wait_until(lambda: one(conn, "SELECT count(*) FROM cyclone.pace_details WHERE limited_by = 'replica lag' AND figure >= bound") == 1, "the lag")
     wait_until(lambda: one(conn, AT_REST.replace("'CyclonePaused'", "'CycloneReplicaLag'")) == 0 and pinned(conn) == [], "the halt")
     assert vacuum.running
@@ -900,7 +856,7 @@ def test_standbys_that_lag_on_purpose_hold_nobody_for_ever(replicated):
         make(name, recovery_min_apply_delay="3s")
     before = make_table(conn)
     conn.execute("CREATE TABLE w (i int)")
-    writer = Background(primary, "postgres", "DO $$BEGIN LOOP INSERT INTO w VALUES (1); COMMIT; PERFORM pg_sleep(0.05); END LOOP; END$$", {})
+    writer = Background(primary, TEMPLATE, "DO $$BEGIN LOOP INSERT INTO w VALUES (1); COMMIT; PERFORM pg_sleep(0.05); END LOOP; END$$", {})
     conn.execute("CHECKPOINT")
     wait_until(lambda: one(conn, "SELECT count(*) FROM pg_stat_replication WHERE replay_lag > '2s'") == 2, "the lag")
     conn.execute("SET statement_timeout = '100s'")
@@ -985,7 +941,7 @@ def test_vacuum_stands_still_for_a_subscriber(replicated, end):
     conn.execute("SELECT pg_create_logical_replication_slot('subscriber', 'pgoutput')")
     with primary.connect("other") as other:
         other.execute("CREATE TABLE published (i int)")
-        other.execute(f"CREATE SUBSCRIPTION subscriber CONNECTION 'host={primary.socket_dir} dbname=postgres user=postgres'"
+        other.execute(f"CREATE SUBSCRIPTION subscriber CONNECTION 'host={primary.socket_dir} dbname={TEMPLATE} user=postgres'"
                       " PUBLICATION p WITH (create_slot = false, copy_data = false)")  # fmt: skip
     conn.execute("INSERT INTO published VALUES (1)")
     confirmed = "SELECT count(*) FROM pg_stat_replication WHERE state = 'streaming' AND flush_lsn > '0/0'"
@@ -993,7 +949,7 @@ def test_vacuum_stands_still_for_a_subscriber(replicated, end):
     with stopped(one(conn, "SELECT pid FROM pg_stat_subscription")):
         write_wal(conn)
         conn.execute("CHECKPOINT")
-        vacuum = Background(primary, "postgres", "VACUUM (PARALLEL 2, FREEZE) t", SETTINGS)
+        vacuum = Background(primary, TEMPLATE, "VACUUM (PARALLEL 2, FREEZE) t", SETTINGS)
         assert_held_by(conn, "subscriber")
         wait_until(lambda: one(conn, AT_REST.replace("'CyclonePaused'", "'CycloneReplicaLag'")) == 0, "the halt")
         if end == "drop":
@@ -1010,7 +966,7 @@ def test_an_emergency_waits_for_no_standby_nor_for_room(replicated):
     primary, conn, make = replicated
     standby = make("slow")
     before = make_table(conn)
-    with Parked(primary, "postgres", "heap-scan:any", 1, "VACUUM (PARALLEL 0, FREEZE) t", SHORT) as vacuum:
+    with Parked(primary, TEMPLATE, "heap-scan:any", 1, "VACUUM (PARALLEL 0, FREEZE) t", SHORT) as vacuum:
         fall_behind(conn, standby)
         retain_wal(conn)
         use_up_xids(conn, 101_000)

@@ -521,35 +521,29 @@ def test_a_standby_and_its_promotion(new_cluster):
 def test_who_sees_what(cluster, db, conn):
     for role in ("h_owner", "h_other", "h_monitor"):
         conn.execute(f"CREATE ROLE {role} LOGIN")
-    try:
-        conn.execute("GRANT pg_monitor TO h_monitor")
-        conn.execute("GRANT CREATE ON SCHEMA public TO h_owner")
-        conn.execute("CREATE TABLE t (id int)")
-        conn.execute("VACUUM t")
-        with cluster.connect(db, user="h_owner") as owner:
-            owner.execute("CREATE TABLE own (id int)")
-            owner.execute("VACUUM (FREEZE) own")
-            [of_super, of_owner] = history(owner)
-            assert of_owner["relation_name"] == "public.own" and of_owner["usename"] == "h_owner" and of_owner["options"] == "FREEZE"
-            assert {column for column, value in of_super.items() if value is not None} == set(PUBLIC)
-        for role, sees in (("h_other", False), ("h_monitor", True)):
-            with cluster.connect(db, user=role) as session:
-                rows = history(session)
-                assert len(rows) == 2
-                for row in rows:
-                    assert ({column for column, value in row.items() if value is not None} > set(PUBLIC)) == sees
-                for statement in ("SELECT cyclone.history_reset()", "SET cyclone.log_min_duration = 0"):
-                    with pytest.raises(psycopg.errors.InsufficientPrivilege):
-                        session.execute(statement)
-        conn.execute("DROP OWNED BY h_owner")
-        conn.execute("DROP ROLE h_owner")
-        row = history(conn)[1]
-        assert row["usename"] is None and row["relation_name"] == "public.own"
-    finally:
-        for role in ("h_owner", "h_other", "h_monitor"):
-            if conn.execute("SELECT 1 FROM pg_roles WHERE rolname = %s", [role]).fetchone():
-                conn.execute(f"DROP OWNED BY {role}")
-                conn.execute(f"DROP ROLE {role}")
+    conn.execute("GRANT pg_monitor TO h_monitor")
+    conn.execute("GRANT CREATE ON SCHEMA public TO h_owner")
+    conn.execute("CREATE TABLE t (id int)")
+    conn.execute("VACUUM t")
+    with cluster.connect(db, user="h_owner") as owner:
+        owner.execute("CREATE TABLE own (id int)")
+        owner.execute("VACUUM (FREEZE) own")
+        [of_super, of_owner] = history(owner)
+        assert of_owner["relation_name"] == "public.own" and of_owner["usename"] == "h_owner" and of_owner["options"] == "FREEZE"
+        assert {column for column, value in of_super.items() if value is not None} == set(PUBLIC)
+    for role, sees in (("h_other", False), ("h_monitor", True)):
+        with cluster.connect(db, user=role) as session:
+            rows = history(session)
+            assert len(rows) == 2
+            for row in rows:
+                assert ({column for column, value in row.items() if value is not None} > set(PUBLIC)) == sees
+            for statement in ("SELECT cyclone.history_reset()", "SET cyclone.log_min_duration = 0"):
+                with pytest.raises(psycopg.errors.InsufficientPrivilege):
+                    session.execute(statement)
+    conn.execute("DROP OWNED BY h_owner")
+    conn.execute("DROP ROLE h_owner")
+    row = history(conn)[1]
+    assert row["usename"] is None and row["relation_name"] == "public.own"
 
 
 def test_other_databases(new_cluster):

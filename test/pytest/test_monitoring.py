@@ -160,12 +160,10 @@ def test_alerts_as_prometheus_sees_them():
 @pytest.fixture
 def watcher(cluster, db):
     """A connection as a role that is a member of pg_monitor and owns nothing, in a session that can't write."""
-    cluster.sql("DROP ROLE IF EXISTS watcher")
     cluster.sql("CREATE ROLE watcher LOGIN IN ROLE pg_monitor")
     with cluster.connect(db, user="watcher", row_factory=dict_row) as connection:
         connection.execute("SET default_transaction_read_only = on")
         yield connection
-    cluster.sql("DROP ROLE watcher")
 
 
 def run(conn, name: str) -> list[dict]:

@@ -63,13 +63,10 @@ def report_of(cluster, db: str, user: str = "postgres", **options) -> ElementTre
 
 
 @pytest.fixture
-def roles(cluster):
+def roles(cluster, db):
     """Roles with few rights: one in pg_monitor, and one in nothing."""
-    cluster.sql("DROP ROLE IF EXISTS watcher, nobody")
     cluster.sql("CREATE ROLE watcher LOGIN IN ROLE pg_monitor")
     cluster.sql("CREATE ROLE nobody LOGIN")
-    yield
-    cluster.sql("DROP ROLE IF EXISTS watcher, nobody")
 
 
 def fill(conn, name: str = "t") -> None:

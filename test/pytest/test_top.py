@@ -293,16 +293,12 @@ def test_a_table_of_another_database_is_shown_with_its_statement(cluster, db, co
 
 def test_a_role_is_told_what_it_is_not_shown(cluster, db, conn, table):
     """An ordinary role sees that a VACUUM runs, and its own whole."""
-    cluster.sql("DROP ROLE IF EXISTS ordinary")
     cluster.sql("CREATE ROLE ordinary LOGIN")
-    try:
-        with Parked(cluster, db, "heap-scan:leader", 1, "VACUUM (PARALLEL 0) watched") as vacuum:
-            text = once(cluster, db, "ordinary")
-            assert "Role " not in once(cluster, db)
-        assert re.search(rf"table of another user +{db} +pid {vacuum.pid}", text) and "insufficient" not in text
-        assert "Role ordinary sees its own sessions only: pg_monitor" in text
-    finally:
-        cluster.sql("DROP ROLE ordinary")
+    with Parked(cluster, db, "heap-scan:leader", 1, "VACUUM (PARALLEL 0) watched") as vacuum:
+        text = once(cluster, db, "ordinary")
+        assert "Role " not in once(cluster, db)
+    assert re.search(rf"table of another user +{db} +pid {vacuum.pid}", text) and "insufficient" not in text
+    assert "Role ordinary sees its own sessions only: pg_monitor" in text
 
 
 @pytest.mark.once
