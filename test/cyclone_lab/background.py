@@ -97,10 +97,11 @@ class Background:
             raise TimeoutError(f"the statement did not end in {seconds:g} s")
         return self.error
 
-    def finish(self, seconds: float | None = PATIENCE_SECONDS) -> None:
-        """Wait for the statement's end, as `wait` does; raise its error if it failed."""
+    def finish(self, seconds: float | None = PATIENCE_SECONDS) -> list[str]:
+        """Wait for the statement's end, as `wait` does; raise its error if it failed, or else return its messages."""
         if error := self.wait(seconds):
             raise error
+        return self.messages
 
 
 class Parked(Background):
@@ -170,10 +171,10 @@ class Parked(Background):
         with suppress(psycopg.OperationalError):
             self._gate.close()
 
-    def finish(self, seconds: float | None = PATIENCE_SECONDS) -> None:
-        """Let all processes go on, for good, and wait for the statement's end; raise its error if it failed."""
+    def finish(self, seconds: float | None = PATIENCE_SECONDS) -> list[str]:
+        """Let all processes go on, for good, and wait for the statement's end; raise its error, or return its messages."""
         self.release()
-        super().finish(seconds)
+        return super().finish(seconds)
 
     def __enter__(self) -> "Parked":
         return self

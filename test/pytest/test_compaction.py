@@ -790,8 +790,7 @@ def test_reader_never_waits_for_long(server):
         conn.execute("UPDATE t SET note = note || 'y' WHERE id = 10")
         assert conn.execute("SELECT count(*) FROM t").fetchall() == [(ROWS // 10,)]
         assert server.row()["reason"] == "running"
-        reader = Background(server.cluster, server.db, "SELECT * FROM t")
-        reader.finish()
+        Background(server.cluster, server.db, "SELECT * FROM t").finish()
     server.wait_for(last_outcome="done")
 
 

@@ -155,9 +155,7 @@ def test_truncation_gives_way_to_others_and_leaves_the_table_usable(cluster, db,
     with cluster.connect(db) as reader:
         reader.execute("BEGIN")
         reader.execute("LOCK TABLE t IN ACCESS SHARE MODE")
-        vacuum = Background(cluster, db, f"VACUUM (VERBOSE, PARALLEL {workers}) t")
-        vacuum.finish()
-        said = "\n".join(vacuum.messages)
+        said = "\n".join(Background(cluster, db, f"VACUUM (VERBOSE, PARALLEL {workers}) t").finish())
     assert '"t": stopping truncate due to conflicting lock request' in said
     assert "pages: 0 removed, 1000 remain" in said
     conn.execute("VACUUM t")
@@ -178,8 +176,7 @@ def test_rows_rolled_back_between_two_rounds_leave_nothing_in_the_pending_list_o
     settings = {"maintenance_work_mem": "64kB", "min_parallel_index_scan_size": 0}
     with Parked(cluster, db, "heap-vacuum:any", 1, statement, settings) as vacuum:
         conn.execute("BEGIN; INSERT INTO t SELECT -i, ARRAY[77] FROM generate_series(1, 300) i; ROLLBACK")
-        vacuum.finish()
-    said = "\n".join(vacuum.messages)
+        said = "\n".join(vacuum.finish())
     assert int(re.search(r'"\w+\.public\.t": index scans: (\d+)', said)[1]) > 1
     assert "had 24800 dead item identifiers removed" in said, "the rows that were rolled back were not found"
     conn.execute("INSERT INTO t SELECT -i, ARRAY[88] FROM generate_series(1, 30000) i")

@@ -11,9 +11,10 @@ import test_inplace
 from cyclone_lab import checks
 from cyclone_lab.background import DEBUG_POINT_LOCK, Background, Parked, wait_until
 from test_inplace import (  # noqa: F401 (run once more, with the constraints that the fixture here adds)
-    CLEAN,
     LONG_BATCHES,
     MOVE,
+    assert_kept,
+    assert_sound,
     blocks,
     made,  # noqa: F401 (a fixture)
     table,  # noqa: F401 (a fixture)
@@ -102,15 +103,11 @@ def test_who_is_about_to_be_excluded(cluster, db, conn, filler, rows, what):
     assert sum(after[id_] == before[id_] for id_ in before if id_ > rows * 0.6) < 20
     looking.release()
     assert isinstance(looking.wait(), psycopg.errors.ExclusionViolation)
-    assert content(conn, "t") == expected
-    conn.execute(CLEAN)
-    checks.assert_clean(conn, "t")
+    assert_kept(conn, expected)
 
     conn.execute(MOVE)
     assert places(conn, what)[rows] != before[rows]
-    assert content(conn, "t") == expected
-    conn.execute(CLEAN)
-    checks.assert_clean(conn, "t")
+    assert_kept(conn, expected)
 
 
 def test_whose_check_is_deferred(cluster, db, conn, pg_major):
@@ -135,9 +132,7 @@ def test_whose_check_is_deferred(cluster, db, conn, pg_major):
             other.execute("COMMIT")
     conn.execute(MOVE)
     assert places(conn, "ctid::text")[20000] != before[20000]
-    assert content(conn, "t") == expected
-    conn.execute(CLEAN)
-    checks.assert_clean(conn, "t")
+    assert_kept(conn, expected)
 
 
 @pytest.mark.once
@@ -160,9 +155,7 @@ def test_the_session_goes_on_after_an_error(cluster, db, conn, how):
         assert state.fetchone() == ("idle", None, None)
     conn.execute("RESET ALL")
     conn.execute(MOVE)
-    assert content(conn, "t") == expected
-    conn.execute(CLEAN)
-    checks.assert_clean(conn, "t")
+    assert_kept(conn, expected)
 
 
 @pytest.mark.once
@@ -179,8 +172,7 @@ def test_who_is_near_but_not_excluded(cluster, db, conn):
     conn.execute("DELETE FROM t WHERE id = -1")
     conn.execute(MOVE)
     assert blocks(conn) < 150
-    conn.execute(CLEAN)
-    checks.assert_clean(conn, "t")
+    assert_sound(conn)
 
 
 def test_who_comes_while_the_row_moves_waits_for_it(cluster, db, conn):
@@ -191,8 +183,7 @@ def test_who_comes_while_the_row_moves_waits_for_it(cluster, db, conn):
         wait_until(lambda: conn.execute(waits, (late.pid,)).fetchall(), "an INSERT that waits")
     parked.finish()
     assert isinstance(late.wait(), psycopg.errors.ExclusionViolation)
-    conn.execute(CLEAN)
-    checks.assert_clean(conn, "t")
+    assert_sound(conn)
 
 
 @pytest.mark.once
@@ -255,8 +246,7 @@ def test_without_overlaps(conn, pg_major):
     if pg_major >= 18:
         with pytest.raises(psycopg.errors.ForeignKeyViolation):
             conn.execute("DELETE FROM t WHERE id = 1990")
-    conn.execute(CLEAN)
-    checks.assert_clean(conn, "t")
+    assert_sound(conn)
 
 
 def test_constraints_hold_while_many_write(cluster, db, conn):
@@ -317,5 +307,4 @@ def test_constraints_hold_while_many_write(cluster, db, conn):
     by_index = conn.execute("SELECT count(*) FROM t WHERE span && '[0,100000)'").fetchone()
     run_script(conn, "RESET enable_seqscan; SET enable_indexscan = off")
     assert conn.execute("SELECT count(*) FROM t").fetchone() == by_index
-    conn.execute(CLEAN)
-    checks.assert_clean(conn, "t")
+    assert_sound(conn)

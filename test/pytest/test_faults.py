@@ -347,8 +347,7 @@ def test_a_worker_is_stopped_while_it_waits_for_the_leader(cluster, db, conn, un
             assert isinstance(error, psycopg.errors.QueryCanceled), error
             assert "parallel worker" in error.diag.context
         else:
-            vacuum.finish()
-            said = "\n".join(vacuum.messages)
+            said = "\n".join(vacuum.finish())
             assert "a parallel vacuum worker was terminated between two phases" in said
             assert checks.table_state(conn, "t")["dead_items"] == 0
 
@@ -387,9 +386,7 @@ def test_a_worker_that_is_terminated_twice_costs_its_help_once(cluster, db, conn
 @pytest.mark.parametrize("command", ["VACUUM (VERBOSE, PARALLEL 2) t", "VACUUM (FULL, VERBOSE, PARALLEL 2) t"])
 def test_workers_that_fail_before_their_first_phase_cost_only_their_help(cluster, db, conn, unharmed, command):
     log_position = len(cluster.log)
-    vacuum = Background(cluster, db, command, {"cyclone.debug_point": "team-join:worker:error", **SETTINGS})
-    vacuum.finish()
-    said = "\n".join(vacuum.messages)
+    said = "\n".join(Background(cluster, db, command, {"cyclone.debug_point": "team-join:worker:error", **SETTINGS}).finish())
     teams = 2 if "FULL" in command else 1  # the second one builds indexes
     assert said.count("a parallel vacuum worker could not take part") == 2 * teams
     assert 'debug point "team-join" reached in worker' in cluster.log[log_position:]
@@ -474,9 +471,7 @@ def test_a_full_lock_table_fails_the_command_only(new_cluster):
 
 
 def test_a_vacuum_goes_on_without_the_workers_it_cannot_have(cluster, db, conn, unharmed):
-    vacuum = Background(cluster, db, VACUUM, {"max_parallel_workers": 0, **SETTINGS})
-    vacuum.finish()
-    said = "\n".join(vacuum.messages)
+    said = "\n".join(Background(cluster, db, VACUUM, {"max_parallel_workers": 0, **SETTINGS}).finish())
     assert "launched 0 parallel vacuum workers (planned: 2)" in said
     assert "parallel workers: 2 planned, 0 launched" in said
     assert checks.table_state(conn, "t")["dead_items"] == 0

@@ -75,6 +75,13 @@ def main_files(cluster, conn) -> set[str]:
     return {name for name in relation_files(cluster, conn) if "_" not in name}
 
 
+def leave_a_copy(cluster, db, conn, step: str) -> None:
+    """Have a FULL INPLACE that is at this step terminated."""
+    with Parked(cluster, db, f"{step}:leader", 1, INPLACE) as vacuum:
+        conn.execute("SELECT pg_terminate_backend(%s)", (vacuum.pid,))
+        vacuum.wait()
+
+
 def assert_sound(conn) -> None:
     """Nothing is left over, the table is clean, and each index leads to each row, unique ones to just one."""
     assert conn.execute(INVALID).fetchall() == []
@@ -339,9 +346,7 @@ def test_tries_to_lock_the_table_take_no_xids(cluster, db, conn, table):
 @pytest.mark.parametrize("step", ["shrink-wait", "shrink-validate", "shrink-swap"])
 def test_what_a_killed_session_leaves_goes_with_the_next_run(cluster, db, conn, table, no_cleaner, step):
     """It bothers nobody meanwhile."""
-    with Parked(cluster, db, f"{step}:leader", 1, INPLACE) as vacuum:
-        conn.execute("SELECT pg_terminate_backend(%s)", (vacuum.pid,))
-        vacuum.wait()
+    leave_a_copy(cluster, db, conn, step)
     assert conn.execute(INVALID).fetchall() == [("t_pkey_cyclone",)]
     swap_positions(conn)
     swap_positions(conn)
@@ -370,9 +375,7 @@ def test_what_a_killed_session_leaves_is_dropped_by_a_worker(cluster, db, conn, 
 @pytest.mark.parametrize("options", ["FULL INPLACE", "FULL INPLACE, SKIP_LOCKED"])
 def test_what_has_the_table_when_a_copy_is_dropped_is_waited_for(cluster, db, conn, table, no_cleaner, options):
     """As at the begin of VACUUM, an autovacuum for instance; with SKIP_LOCKED it is not."""
-    with Parked(cluster, db, "shrink-wait:leader", 1, INPLACE) as vacuum:
-        conn.execute("SELECT pg_terminate_backend(%s)", (vacuum.pid,))
-        vacuum.wait()
+    leave_a_copy(cluster, db, conn, "shrink-wait")
     with cluster.connect(db) as other:
         with Parked(cluster, db, "shrink-lock:leader", 1, f"VACUUM ({options}) t") as vacuum:
             other.execute("BEGIN; LOCK TABLE t IN SHARE UPDATE EXCLUSIVE MODE")
@@ -495,9 +498,7 @@ def test_no_worker_takes_a_copy_from_a_session_that_lives(cluster, db, conn, tab
 
 
 def test_a_leftover_goes_with_its_index(cluster, db, conn, table, no_cleaner):
-    with Parked(cluster, db, "shrink-validate:leader", 1, INPLACE) as vacuum:
-        conn.execute("SELECT pg_terminate_backend(%s)", (vacuum.pid,))
-        vacuum.wait()
+    leave_a_copy(cluster, db, conn, "shrink-validate")
     conn.execute("ALTER TABLE t REPLICA IDENTITY DEFAULT; ALTER TABLE t DROP CONSTRAINT t_pkey")
     assert conn.execute(INVALID).fetchall() == []
 
@@ -505,9 +506,7 @@ def test_a_leftover_goes_with_its_index(cluster, db, conn, table, no_cleaner):
 @every_other("end, statement", ["FULL INPLACE", "a worker"], ["TRUNCATE t", "VACUUM (FULL) t", "REINDEX TABLE t"])
 def test_a_leftover_that_was_built_anew_is_dropped_all_the_same(cluster, db, conn, table, no_cleaner, statement, end):
     """What builds all of a table's indexes anew makes each of them valid."""
-    with Parked(cluster, db, "shrink-validate:leader", 1, INPLACE) as vacuum:
-        conn.execute("SELECT pg_terminate_backend(%s)", (vacuum.pid,))
-        vacuum.wait()
+    leave_a_copy(cluster, db, conn, "shrink-validate")
     conn.execute(statement)
     assert conn.execute(COPIES).fetchall() == [("t_pkey_cyclone",)]
     assert conn.execute(INVALID).fetchall() == []
@@ -529,9 +528,7 @@ def test_a_leftover_that_was_built_anew_is_dropped_all_the_same(cluster, db, con
 
 
 def test_a_leftover_that_others_make_use_of_stays(cluster, db, conn, table, no_cleaner):
-    with Parked(cluster, db, "shrink-build:leader", 1, INPLACE) as vacuum:
-        conn.execute("SELECT pg_terminate_backend(%s)", (vacuum.pid,))
-        vacuum.wait()
+    leave_a_copy(cluster, db, conn, "shrink-build")
     conn.execute("REINDEX TABLE t; ALTER TABLE t REPLICA IDENTITY USING INDEX t_pkey_cyclone")
     conn.execute("CREATE TABLE refers (id int REFERENCES t)")
     conn.execute(f"ALTER DATABASE {db} RESET cyclone.debug_point")
@@ -550,9 +547,7 @@ def test_a_leftover_that_others_make_use_of_stays(cluster, db, conn, table, no_c
 @pytest.mark.parametrize("meanwhile", ["DROP INDEX t_pkey_cyclone", "ALTER TABLE t REPLICA IDENTITY USING INDEX t_pkey_cyclone"])
 def test_a_worker_says_that_it_drops_a_leftover_only_if_it_does(cluster, db, conn, table, no_cleaner, meanwhile):
     """In the moment before it has the table locked others drop the copy, or make use of it."""
-    with Parked(cluster, db, "shrink-build:leader", 1, INPLACE) as vacuum:
-        conn.execute("SELECT pg_terminate_backend(%s)", (vacuum.pid,))
-        vacuum.wait()
+    leave_a_copy(cluster, db, conn, "shrink-build")
     if meanwhile.startswith("ALTER"):
         conn.execute("REINDEX TABLE t")
     waits = "SELECT FROM pg_locks WHERE locktype = 'advisory' AND objid = %s AND NOT granted AND database = (SELECT oid FROM pg_database WHERE datname = %s)"

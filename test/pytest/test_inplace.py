@@ -80,11 +80,16 @@ def assert_small(conn, rows: tuple) -> None:
     checks.assert_clean(conn, "t")
 
 
+def assert_sound(conn) -> None:
+    """Nothing dead is left in table t when it has been vacuumed, and it is sound."""
+    conn.execute(CLEAN)
+    checks.assert_clean(conn, "t")
+
+
 def assert_kept(conn, rows: tuple) -> None:
     """Table t has these rows, and is sound, wherever they are."""
     assert content(conn, "t") == rows
-    conn.execute(CLEAN)
-    checks.assert_clean(conn, "t")
+    assert_sound(conn)
 
 
 def assert_indexes_agree(conn, table: str) -> None:
@@ -175,9 +180,8 @@ def test_rows_in_use_stay_until_they_are_free(cluster, db, conn, table):
         for lock in ("FOR UPDATE", "FOR NO KEY UPDATE", "FOR SHARE", "FOR KEY SHARE"):
             other.execute("BEGIN")
             other.execute(f"SELECT FROM t WHERE id = {last} {lock}")
-            warned = Background(cluster, db, MOVE)  # building indexes anew would wait for the lock
-            warned.finish()
-            assert any("in use by other transactions" in message for message in warned.messages), lock
+            said = Background(cluster, db, MOVE).finish()  # building indexes anew would wait for the lock
+            assert any("in use by other transactions" in message for message in said), lock
             assert conn.execute(f"SELECT ctid >= '(100,0)' FROM t WHERE id = {last}").fetchone() == (True,), lock
             other.execute("ROLLBACK")
             assert content(conn, "t") == table
@@ -196,9 +200,7 @@ def test_rows_in_use_stay_until_they_are_free(cluster, db, conn, table):
 def test_old_snapshots_see_their_rows(cluster, db, conn, table):
     """The table cannot be truncated while a snapshot needs the old versions; who holds it is said."""
     with cluster.snapshot(db, "TABLE child") as reader:
-        compaction = Background(cluster, db, MOVE)
-        compaction.finish()
-        assert any("dead row versions are still needed" in message for message in compaction.messages)
+        assert any("dead row versions are still needed" in message for message in Background(cluster, db, MOVE).finish())
         assert content(reader, "t") == content(conn, "t") == table
         reader.execute("SET LOCAL enable_seqscan = off")
         assert content(reader, "t") == table
@@ -266,8 +268,7 @@ def test_who_changes_a_row_that_moves_finds_it_again(cluster, db, conn, table):
     assert conn.execute(f"SELECT n FROM t WHERE id = {keys[1]}").fetchall() == [(1000000,)]
     assert conn.execute(f"SELECT n FROM t WHERE id = {keys[2]}").fetchall() == []
     assert content(conn, "t")[0] == table[0]  # one more and one less
-    conn.execute(CLEAN)
-    checks.assert_clean(conn, "t")
+    assert_sound(conn)
 
 
 def test_serializable_transactions_stay_serializable(cluster, db, conn):
@@ -314,8 +315,7 @@ def test_serializable_transactions_stay_serializable(cluster, db, conn):
             step(two, "COMMIT")
         [(left,)] = conn.execute(count)
         assert failed >= 1 and left >= 1, f"write skew when rows move at {when}"
-        conn.execute(CLEAN)
-        checks.assert_clean(conn, "t")
+        assert_sound(conn)
 
 
 def test_a_move_is_a_change_of_what_was_read(cluster, db, conn):
@@ -348,8 +348,7 @@ def test_a_move_is_a_change_of_what_was_read(cluster, db, conn):
                 session.execute("ROLLBACK")
     assert failed == 1
     assert conn.execute("SELECT count(*) FROM t WHERE on_call AND id IN (1, 2000)").fetchone() == (1,)
-    conn.execute(CLEAN)
-    checks.assert_clean(conn, "t")
+    assert_sound(conn)
 
 
 def test_a_foreign_key_is_checked_before_the_batch_is_audited(cluster, db, conn, table):
@@ -400,8 +399,7 @@ def test_a_row_with_costly_entries_is_moved_alone(conn):
     assert [ids for ids in batches(conn) if moved & ids and len(ids) > 1] == []
     # each page in front was filled, by as many batches as it took
     assert blocks(conn) == blocks(conn, "twin")
-    conn.execute(CLEAN)
-    checks.assert_clean(conn, "t")
+    assert_sound(conn)
 
 
 @pytest.mark.parametrize("fastupdate", ["on", "off"])
@@ -424,9 +422,8 @@ def test_pending_lists_are_emptied_when_nobody_waits(cluster, db, conn, fastupda
     before = content(conn, "t")
     point = "inplace-lists:leader"
     if fastupdate == "off":
-        move = Background(cluster, db, MOVE, {"cyclone.debug_point": f"{point}:notice"})
-        move.finish()
-        assert not any("inplace-lists" in message for message in move.messages)
+        said = Background(cluster, db, MOVE, {"cyclone.debug_point": f"{point}:notice"}).finish()
+        assert not any("inplace-lists" in message for message in said)
     else:
         with Parked(cluster, db, point, 1, MOVE, {"test.slow": "on"}) as parked:
             for _ in range(3):
@@ -437,8 +434,7 @@ def test_pending_lists_are_emptied_when_nobody_waits(cluster, db, conn, fastupda
     conn.execute("SET enable_seqscan = off")
     for id in (1, 20, 2941, 3000):
         assert conn.execute("SELECT id FROM t WHERE a @> ARRAY[%s, %s]::int[]", (id, id * 49)).fetchall() == [(id,)]
-    conn.execute(CLEAN)
-    checks.assert_clean(conn, "t")
+    assert_sound(conn)
 
 
 DEAD = "SELECT n_dead_tup, n_mod_since_analyze FROM pg_stat_all_tables WHERE relid = %s::regclass"
@@ -673,8 +669,7 @@ def test_logical_decoding_hears_nothing(new_cluster, fixture, ids):
             " 'proto_version', '4', 'publication_names', 'p') WHERE chr(get_byte(data, 0)) IN ('I', 'U', 'D')"
         )
         assert messages == 3
-        conn.execute(CLEAN)
-        checks.assert_clean(conn, "t")
+        assert_sound(conn)
 
 
 def test_the_wait_for_old_snapshots_is_seen(cluster, db, conn):
@@ -719,8 +714,7 @@ def test_a_standby_replays_it(new_cluster):
             assert checks.dangling_index_entries(reader, "t") == []
             standby.promote()
             reader.execute("UPDATE t SET note = 'after' WHERE id % 2 = 0")
-            reader.execute(CLEAN)
-            checks.assert_clean(reader, "t")
+            assert_sound(reader)
         assert "inconsistent page" not in standby.log
 
 
@@ -787,8 +781,7 @@ def test_a_standby_is_told_what_it_may_lack(new_cluster):
         with standby.connect(TEMPLATE) as reader:
             assert content(reader, "t") == expected == content(conn, "t")
         assert "inconsistent page" not in standby.log
-        conn.execute(CLEAN)
-        checks.assert_clean(conn, "t")
+        assert_sound(conn)
 
 
 def test_what_is_in_wal_already_is_not_logged_as_an_image(new_cluster):
@@ -813,9 +806,7 @@ def test_what_is_in_wal_already_is_not_logged_as_an_image(new_cluster):
         assert content(conn, "t") == expected and blocks(conn) < before / 3
     cluster.restart("crash")
     with cluster.connect(TEMPLATE) as conn:
-        assert content(conn, "t") == expected
-        conn.execute(CLEAN)
-        checks.assert_clean(conn, "t")
+        assert_kept(conn, expected)
         assert_indexes_agree(conn, "t")
 
 
@@ -1138,9 +1129,7 @@ def test_new_pages_survive_without_full_page_writes(new_cluster):
     cluster.start()
     with cluster.connect(TEMPLATE) as conn:
         conn.execute("DELETE FROM t WHERE id = 0")
-        assert content(conn, "t") == expected
-        conn.execute(CLEAN)
-        checks.assert_clean(conn, "t")
+        assert_kept(conn, expected)
 
 
 def test_options(conn):
@@ -1227,9 +1216,7 @@ def test_who_changes_a_row_while_its_values_move(cluster, db, conn, values):
         conn.execute("DELETE FROM t WHERE b IS NULL")
         expected = content(conn, "t")
     parked.finish()
-    assert content(conn, "t") == expected
-    conn.execute(CLEAN)
-    checks.assert_clean(conn, "t")
+    assert_kept(conn, expected)
     [(values_left,)] = conn.execute(f"SELECT count(DISTINCT chunk_id) FROM {toast_of(conn)}")
     [(values_of_rows,)] = conn.execute("SELECT count(*) FROM t WHERE pg_column_toast_chunk_id(b) IS NOT NULL")
     assert values_left == values_of_rows
@@ -1372,6 +1359,5 @@ def test_an_expression_that_leaves_something_behind_in_the_session(cluster, db, 
         other.execute(MOVE)
         assert other.execute("SELECT FROM pg_proc WHERE proname = 'one'").fetchall() != []
     wait_until(lambda: conn.execute("SELECT FROM pg_proc WHERE proname = 'one'").fetchall() == [], "cleaning up")
-    assert blocks(conn) < 100 and content(conn, "t") == table
-    conn.execute(CLEAN)
-    checks.assert_clean(conn, "t")
+    assert blocks(conn) < 100
+    assert_kept(conn, table)

@@ -98,10 +98,9 @@ def test_no_workers_are_launched_that_would_be_parked(conn, options):
 def test_workers_come_when_the_budget_is_lifted(new_cluster, options):
     """In the midst of a phase."""
     cluster = new_cluster(**WORKERS, **SLOW)
-    with cluster.connect() as conn:
-        checks.create_extensions(conn)
+    with cluster.connect(TEMPLATE) as conn:
         make_table(conn)
-        running = Background(cluster, "postgres", f"VACUUM ({options}, VERBOSE) t", {})
+        running = Background(cluster, TEMPLATE, f"VACUUM ({options}, VERBOSE) t", {})
         wait_until(lambda: conn.execute("SELECT FROM pg_stat_activity WHERE wait_event = 'VacuumDelay'").fetchall(), "a nap")
         assert workers(conn) == 0
         change(conn, vacuum_cost_delay="0")
@@ -114,11 +113,9 @@ def test_workers_come_when_the_budget_is_lifted(new_cluster, options):
 def standing_still(new_cluster):
     """A VACUUM whose two workers have been parked by a reload, in the midst of its heap scan; its cluster and a connection."""
     cluster = new_cluster(**WORKERS)
-    with cluster.connect() as conn:
-        conn.execute("CREATE EXTENSION pg_cyclone")
-        checks.create_extensions(conn)
+    with cluster.connect(TEMPLATE) as conn:
         make_table(conn)
-        running = Parked(cluster, "postgres", "heap-scan:any", 3, "VACUUM (PARALLEL 2, VERBOSE) t")
+        running = Parked(cluster, TEMPLATE, "heap-scan:any", 3, "VACUUM (PARALLEL 2, VERBOSE) t")
         change(conn, **SLOW)
         running.release()
         wait_until(lambda: len(parked(conn)) == 2, "both to be parked")
@@ -168,14 +165,13 @@ def test_a_worker_that_came_after_the_scan_and_is_gone_holds_up_no_later_round(n
     cluster = new_cluster(**{**WORKERS, "max_parallel_maintenance_workers": 1}, **slow, maintenance_work_mem="64kB")
     points = {"cyclone.debug_point": "index-vacuum:leader:wait heap-vacuum:leader:wait"}
     idle = "SELECT pid FROM pg_stat_activity WHERE backend_type = 'parallel worker' AND wait_event = 'CyclonePhaseEnd'"
-    with cluster.connect() as conn:
-        checks.create_extensions(conn)
+    with cluster.connect(TEMPLATE) as conn:
         conn.execute("CREATE TABLE t (id int) WITH (autovacuum_enabled = off)")
         conn.execute("INSERT INTO t SELECT generate_series(1, 400000)")
         conn.execute("CREATE INDEX ON t (id)")
         conn.execute("DELETE FROM t WHERE id % 2 = 0 OR id < 50000")
         command = "VACUUM (PARALLEL 1, INDEX_CLEANUP on, VERBOSE) t"
-        running = Parked(cluster, "postgres", "index-vacuum:leader", 1, command, points)
+        running = Parked(cluster, TEMPLATE, "index-vacuum:leader", 1, command, points)
         assert workers(conn) == 0
         change(conn, vacuum_cost_delay="0")
         running.step()  # until the leader waits in the heap vacuum
@@ -192,8 +188,7 @@ def leader_waits_for_a_piece(new_cluster):
     """A VACUUM whose leader waits for a worker in a GIN index, while the other one is parked; its cluster and a connection."""
     # a budget that nobody comes to the end of, but by which there is only one place
     cluster = new_cluster(**WORKERS | {"cyclone.debug_fed": 1}, vacuum_cost_delay="0.1ms", vacuum_cost_limit=10000)
-    with cluster.connect() as conn:
-        checks.create_extensions(conn)
+    with cluster.connect(TEMPLATE) as conn:
         conn.execute("CREATE TABLE t (id int, list int[]) WITH (autovacuum_enabled = off)")
         conn.execute("INSERT INTO t SELECT i, ARRAY[1] FROM generate_series(1, 50000) i")
         conn.execute("CREATE INDEX ON t USING gin (list) WITH (fastupdate = off)")
@@ -201,7 +196,7 @@ def leader_waits_for_a_piece(new_cluster):
         # the leader stays behind, so the worker has the only entry, and is stopped at its posting tree
         points = {"cyclone.debug_point": "index-vacuum:leader:wait gin-posting-page:worker:wait"}
         command = "VACUUM (PARALLEL 2, INDEX_CLEANUP on, VERBOSE) t"
-        running = Parked(cluster, "postgres", "gin-posting-page:worker", 2, command, points)
+        running = Parked(cluster, TEMPLATE, "gin-posting-page:worker", 2, command, points)
         [worker] = running.workers
         os.kill(worker, signal.SIGSTOP)
         try:
@@ -257,8 +252,7 @@ def test_who_reads_from_a_slow_disk_is_at_work(new_cluster):
     cluster.stop()
     disk = Disk(cluster)
     cluster.start()
-    with cluster.connect() as conn:
-        checks.create_extensions(conn)
+    with cluster.connect(TEMPLATE) as conn:
         conn.execute("CREATE UNLOGGED TABLE large AS SELECT repeat('x', 700) FROM generate_series(1, 100000)")
         make_table(conn, 5000)
         conn.execute("ALTER TABLE t SET UNLOGGED")
@@ -267,7 +261,7 @@ def test_who_reads_from_a_slow_disk_is_at_work(new_cluster):
         conn.execute("DELETE FROM t WHERE id % 7 = 0")
         conn.execute("CHECKPOINT")
         disk.slow_down(200_000)
-        reader = Background(cluster, "postgres", "SELECT count(*) FROM large", {})
+        reader = Background(cluster, TEMPLATE, "SELECT count(*) FROM large", {})
         state = "SELECT FROM pg_stat_activity WHERE pid = %s AND wait_event_type = 'IO'"
         wait_until(lambda: conn.execute(state, (reader.pid,)).fetchall(), "its reading")
         assert "2 planned, 0 launched" in vacuum(conn, "INDEX_CLEANUP on")
@@ -290,12 +284,11 @@ def test_workers_rest_and_come_back_while_the_leader_is_in_the_servers_code(new_
     processed = "SELECT indexes_processed FROM pg_stat_progress_vacuum WHERE pid = %s"
 
     def busy_until_parked() -> Background:
-        busy = Background(cluster, "postgres", BUSY, {})
+        busy = Background(cluster, TEMPLATE, BUSY, {})
         wait_until(lambda: len(parked(conn)) == 2, "both to be parked")
         return busy
 
-    with cluster.connect() as conn, cluster.connect() as gate:
-        checks.create_extensions(conn)
+    with cluster.connect(TEMPLATE) as conn, cluster.connect(TEMPLATE) as gate:
         conn.execute("CREATE EXTENSION bloom")
         # the first one is the leader's, as it is small, and has much to do at once; but the workers soon come to the end of a
         # range, as there is nothing dead in what is at the beginning of theirs
@@ -304,7 +297,7 @@ def test_workers_rest_and_come_back_while_the_leader_is_in_the_servers_code(new_
         conn.execute("CHECKPOINT")  # a page that is to be written anyway costs next to nothing
         gate.execute("SELECT pg_advisory_lock(%s)", (DEBUG_POINT_LOCK,))
         points = {"cyclone.debug_point": "index-vacuum:leader:wait"}
-        running = Background(cluster, "postgres", "VACUUM (INDEX_CLEANUP on, VERBOSE) t", points)
+        running = Background(cluster, TEMPLATE, "VACUUM (INDEX_CLEANUP on, VERBOSE) t", points)
         wait_until(lambda: workers(conn) == 2, "the workers")
         busy = busy_until_parked()
         change(conn, vacuum_cost_delay="0")

@@ -394,10 +394,9 @@ def test_values_that_no_row_points_at_do_not_survive(cluster, db, conn, workers)
         conn.execute("DELETE FROM t WHERE id % 11 = 0")
         before = content(conn, "t")
         assert before != seen
-        rewrite = Background(cluster, db, f"VACUUM (FULL REWRITE, VERBOSE, PARALLEL {workers}) t")
-        rewrite.finish()
+        said = Background(cluster, db, f"VACUUM (FULL REWRITE, VERBOSE, PARALLEL {workers}) t").finish()
         # four for each value of the dropped column, and what the rows that are gone had in the other
-        assert int(re.search(r"(\d+) chunks left out to which no row points", "\n".join(rewrite.messages))[1]) > 4 * 1550
+        assert int(re.search(r"(\d+) chunks left out to which no row points", "\n".join(said))[1]) > 4 * 1550
         assert content(reader, "t") == seen
     assert content(conn, "t") == before
     conn.execute(f"VACUUM (FULL REWRITE, PARALLEL {workers}) t")
@@ -506,9 +505,8 @@ def test_disk_space_is_checked_before_any_work(cluster, db, conn, min_free):
     """As that is an estimate, it is a warning; none is wanted by who has no bound on free disk space."""
     conn.execute("CREATE TABLE t (id int PRIMARY KEY, filler text)")
     conn.execute("INSERT INTO t SELECT i, repeat('x', 400) FROM generate_series(1, 60000) i")
-    vacuum = Background(cluster, db, "VACUUM FULL t", {"cyclone.debug_free_disk_mb": 40, "cyclone.min_free_disk": min_free})
-    vacuum.finish()
-    assert ('disk space may not suffice for VACUUM FULL of "t"' in vacuum.messages) == (min_free != "0")
+    said = Background(cluster, db, "VACUUM FULL t", {"cyclone.debug_free_disk_mb": 40, "cyclone.min_free_disk": min_free}).finish()
+    assert ('disk space may not suffice for VACUUM FULL of "t"' in said) == (min_free != "0")
     checks.assert_clean(conn, "t")
 
 
@@ -524,9 +522,7 @@ def test_progress_is_shown(cluster, db, conn, versions):
 
 
 def test_what_verbose_says(cluster, db, conn, versions):
-    vacuum = Background(cluster, db, "VACUUM (FULL, VERBOSE, PARALLEL 2) t")
-    vacuum.finish()
-    said = "\n".join(vacuum.messages)
+    said = "\n".join(Background(cluster, db, "VACUUM (FULL, VERBOSE, PARALLEL 2) t").finish())
     for pattern in (
         r'^(vacuuming "public\.t"|repacking "public\.t" in physical order)$',
         r'^"public\.t": found \d+ removable, \d+ nonremovable row versions in \d+ pages$',

@@ -369,9 +369,7 @@ def test_duplicates_are_not_looked_for(cluster, db, conn, indexed):
     conn.execute("SET cyclone.enabled = off")
     conn.execute("VACUUM FULL t")
     conn.execute("RESET cyclone.enabled")
-    vacuum = Background(cluster, db, "VACUUM (FULL, VERBOSE, PARALLEL 2) t", SETTINGS)
-    vacuum.finish()
-    assert builds(vacuum.messages) == (3, 1)
+    assert builds(Background(cluster, db, "VACUUM (FULL, VERBOSE, PARALLEL 2) t", SETTINGS).finish()) == (3, 1)
     assert content(conn, "t") == indexed
 
 
@@ -405,8 +403,7 @@ def test_progress_and_memory(cluster, db, conn, indexed):
         assert {index for _, _, index in rows} == {"t_pkey", "t_n_idx", "t_string_to_array_idx"}
         shown = "SELECT phase, index_rebuild_count FROM pg_stat_progress_cluster WHERE datname = %s"
         assert conn.execute(shown, (db,)).fetchall() == [("rebuilding index", 0)]
-        vacuum.finish()
-    said = "\n".join(vacuum.messages)
+        said = "\n".join(vacuum.finish())
     assert f"index builds: 3 at once by 3 processes with {(32 << 10) // 3} kB of memory each, 0 of them by a shared pass, 1 alone\n" in said
     with Parked(cluster, db, "rewrite-index-alone:leader", 1, FULL, SETTINGS):
         assert conn.execute(shown, (db,)).fetchall() == [("rebuilding index", 3)]

@@ -227,8 +227,7 @@ def test_in_an_emergency_the_whole_team_freezes_and_nobody_sleeps_or_touches_an_
     settings = {"vacuum_cost_delay": "100ms", "vacuum_cost_limit": 1, "cyclone.debug_fed": 0, "cyclone.debug_cores": 0}
     statement = f"VACUUM ({SKIP_STATS}, PROCESS_TOAST off, PARALLEL 2) team"
     with Parked(conn.cluster, conn.info.dbname, "heap-scan:any", 3, statement, settings) as vacuum:
-        vacuum.finish()
-    said = "\n".join(vacuum.messages)
+        said = "\n".join(vacuum.finish())
     assert said.count(WARNING) == 1
     state = checks.table_state(conn, "team")
     assert state["relfrozenxid_age"] < 200
@@ -246,8 +245,7 @@ def test_failsafe_among_the_indexes_stops_there_and_keeps_the_dead_items(failsaf
     statement = f"VACUUM ({SKIP_STATS}, PROCESS_TOAST off, PARALLEL {workers}) team"
     with Parked(conn.cluster, conn.info.dbname, "index-vacuum:any", workers + 1, statement, settings) as vacuum:
         conn.execute("CALL burn(1000)")
-        vacuum.finish()
-    said = "\n".join(vacuum.messages)
+        said = "\n".join(vacuum.finish())
     assert said.count(WARNING) == 1
     assert "index scan bypassed by failsafe" in said
     dead_items = checks.table_state(conn, "team")["dead_items"]
@@ -278,8 +276,7 @@ def test_failsafe_in_the_heap_scan_comes_on_after_4_gb(failsafe_base):
             statement = f"VACUUM ({SKIP_STATS}, PROCESS_TOAST off, PARALLEL {workers}) team"
             with Parked(cluster, TEMPLATE, "heap-scan:any", workers + 1, statement) as vacuum:
                 conn.execute("CALL burn(1000)")
-                vacuum.finish()
-            said = "\n".join(vacuum.messages)
+                said = "\n".join(vacuum.finish())
             assert said.count(WARNING) == 1
             assert "index scan bypassed by failsafe" in said
             assert f"{workers} launched" in said
