@@ -153,7 +153,6 @@ def verdict(cluster, statement: str, enabled: str) -> tuple:
 
 def assert_as_core(cluster, relation: str, block: int, how, message: str | None, options: str) -> None:
     """Damage a table and a copy alike, and compare what VACUUM says, with and without pg_cyclone."""
-    cluster.start()
     with cluster.connect(TEMPLATE) as conn:
         for name in ("t", "core", "other"):
             make_table(conn, name)
@@ -177,22 +176,20 @@ def assert_as_core(cluster, relation: str, block: int, how, message: str | None,
 
 @every_other("workers, name", [pytest.param(0, marks=pytest.mark.once), 2], DAMAGE)
 def test_a_damaged_page(prefix, pg_major, name, workers):
-    initdb = ("--no-data-checksums",) if pg_major >= 18 else ()  # before, there are none if nothing is said
-    with create_with_template(prefix, {**CONFIG, "min_parallel_index_scan_size": 0}, initdb=initdb) as cluster:
+    with damageable(prefix, pg_major, {**CONFIG, "min_parallel_index_scan_size": 0}) as cluster:
         assert_as_core(cluster, *DAMAGE[name], f"INDEX_CLEANUP on, FREEZE, PARALLEL {workers}")
 
 
 @pytest.mark.parametrize("name", CHECKSUM_DAMAGE)
 def test_a_wrong_checksum(prefix, name):
     with create_with_template(prefix, {**CONFIG, "min_parallel_index_scan_size": 0}, initdb=("--data-checksums",)) as cluster:
-        assert_as_core(cluster, *CHECKSUM_DAMAGE[name], "INDEX_CLEANUP on, PARALLEL 2")
+        assert_as_core(cluster.start(), *CHECKSUM_DAMAGE[name], "INDEX_CLEANUP on, PARALLEL 2")
 
 
 @pytest.mark.once
 @pytest.mark.parametrize("name", ["heap-header", "heap-old-xmin", "heap-future-xmin", "heap-multixact"])
 def test_a_damaged_page_in_vacuum_full(prefix, pg_major, name):
-    initdb = ("--no-data-checksums",) if pg_major >= 18 else ()
-    with create_with_template(prefix, CONFIG, initdb=initdb) as cluster:
+    with damageable(prefix, pg_major) as cluster:
         assert_as_core(cluster, *DAMAGE[name], "FULL")
 
 
@@ -358,11 +355,9 @@ def empty_an_item(page: bytearray) -> None:
 @pytest.mark.parametrize("options", ["INDEX_CLEANUP on, FREEZE, PARALLEL 0", "INDEX_CLEANUP on, PARALLEL 2"])
 def test_a_row_whose_item_has_no_length_is_vacuumed(prefix, pg_major, options):
     """As by PostgreSQL, which goes by what is in the row."""
-    initdb = ("--no-data-checksums",) if pg_major >= 18 else ()
-    with create_with_template(prefix, {**CONFIG, "cyclone.audit": 1, "min_parallel_index_scan_size": 0}, initdb=initdb) as cluster:
-        if cluster.start().sql("SHOW debug_assertions") == [("on",)]:
+    with damageable(prefix, pg_major, {**CONFIG, "cyclone.audit": 1, "min_parallel_index_scan_size": 0}) as cluster:
+        if cluster.sql("SHOW debug_assertions") == [("on",)]:
             pytest.skip("an assertion of PostgreSQL's own says that it has a length")
-        cluster.stop()
         assert_as_core(cluster, "t", HEAP_BLOCK, empty_an_item, None, options)
 
 

@@ -5,8 +5,9 @@ import re
 import psycopg
 import pytest
 
-from conftest import CONFIG, create_with_template
+from conftest import CONFIG, TEMPLATE
 from cyclone_lab import checks
+from test_corruption import damageable
 from test_seam import by_engine, said
 
 EVERY_VERSION = "what PostgreSQL removes and logs is its own, in each version"
@@ -139,9 +140,7 @@ def test_wal(cluster, db, t, options, logged_before):
 @pytest.mark.parametrize("options", ["", "FREEZE"])
 def test_wal_of_pages_without_dead_rows(prefix, pg_major, options):
     """Where hint bits are not logged such a page becomes all-visible without an image, so VACUUM doesn't freeze it for that."""
-    initdb = ("--no-data-checksums",) if pg_major >= 18 else ()  # before, there are none if nothing is said
-    with create_with_template(prefix, {**CONFIG, "wal_log_hints": "off"}, initdb=initdb) as cluster, cluster.start().connect() as conn:
-        checks.create_extensions(conn)
+    with damageable(prefix, pg_major, {**CONFIG, "wal_log_hints": "off"}) as cluster, cluster.connect(TEMPLATE) as conn:
         conn.execute("CREATE TABLE t (id int, note text) WITH (autovacuum_enabled = off)")
         conn.execute("INSERT INTO t SELECT i, md5(i::text) FROM generate_series(1, 60000) i")
         conn.execute("SELECT count(*) FROM t")

@@ -9,7 +9,7 @@ import sys
 import psycopg
 import pytest
 
-from conftest import CONFIG, TEMPLATE
+from conftest import CONFIG, TEMPLATE, create_with_template
 from cyclone_lab import checks, seccomp
 from cyclone_lab.background import messages_to, wait_until
 from cyclone_lab.cluster import Cluster
@@ -42,7 +42,7 @@ def forbidding(prefix):
     made = []
 
     def make(*calls: str) -> Cluster:
-        made.append(Cluster.create(prefix, {**CONFIG, "autovacuum": "on", "autovacuum_naptime": 1, "cyclone.debug_cores": 0}))
+        made.append(create_with_template(prefix, {**CONFIG, "autovacuum": "on", "autovacuum_naptime": 1, "cyclone.debug_cores": 0}))
         made[-1].forbidden_calls = calls
         return made[-1].start()
 
@@ -62,9 +62,7 @@ def postgres_makes(prefix, call: str) -> bool:
 def test_no_filter_of_system_calls_ends_a_server(prefix, forbidding, calls):
     """A process that makes one of these is ended: all that neither PostgreSQL nor a library of its makes."""
     cluster = forbidding(*(call for call in calls if not postgres_makes(prefix, call)))
-    with cluster.connect() as conn:
-        checks.create_extensions(conn)
-        conn.execute("CREATE EXTENSION pg_cyclone")
+    with cluster.connect(TEMPLATE) as conn:
         vacuum_in_each_way(conn)
         conn.execute("SET cyclone.latency_target = 'auto'; SET vacuum_cost_delay = 1")
         conn.execute("VACUUM t")
@@ -80,10 +78,9 @@ def test_no_filter_of_system_calls_ends_a_server(prefix, forbidding, calls):
 def test_system_calls_can_be_switched_off(prefix):
     """No child of the server tries them, heap's table of functions stays as it is, and the rest works."""
     config = {**CONFIG, "cyclone.system_calls": "off", "cyclone.preserve_page_cache": "on"}
-    with Cluster.create(prefix, {**config, "cyclone.debug_free_disk_mb": 1}) as cluster:
+    with create_with_template(prefix, {**config, "cyclone.debug_free_disk_mb": 1}) as cluster:
         cluster.forbidden_calls = tuple(call for call in seccomp.CALLS if not postgres_makes(prefix, call))
-        with cluster.start().connect() as conn:
-            checks.create_extensions(conn)
+        with cluster.start().connect(TEMPLATE) as conn:
             assert not any("parallel workers: " in message for message in vacuum_in_each_way(conn))
             with pytest.raises(psycopg.errors.FeatureNotSupported, match="LATENCY_TARGET is not available") as error:
                 conn.execute("VACUUM (LATENCY_TARGET auto) t")
@@ -94,11 +91,9 @@ def test_system_calls_can_be_switched_off(prefix):
 
 def test_a_disk_that_cannot_be_seen_is_no_secret(prefix):
     """A filter by which statfs fails, as those of containers do: the server's log says at its start that no disk is guarded."""
-    with Cluster.create(prefix, CONFIG) as cluster:
+    with create_with_template(prefix) as cluster:
         cluster.refused_calls = ("statfs",)
-        with cluster.start().connect() as conn:
-            conn.execute("CREATE EXTENSION pg_cyclone")
-            checks.create_extensions(conn)
+        with cluster.start().connect(TEMPLATE) as conn:
             vacuum_in_each_way(conn)
         assert cluster.log.count("cannot find out how much disk space is free") == 1 and "The system refuses statfs." in cluster.log
 

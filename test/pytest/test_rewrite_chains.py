@@ -7,11 +7,10 @@ from contextlib import contextmanager
 import psycopg
 import pytest
 
-from conftest import CONFIG
+from conftest import CONFIG, TEMPLATE
 from cyclone_lab import checks
 from cyclone_lab.background import heard
-from cyclone_lab.cluster import Cluster
-from test_corruption import damage, tuple_at
+from test_corruption import damage, damageable, tuple_at
 from test_rewrite import content, physical_chains
 
 
@@ -162,9 +161,7 @@ def test_long_chains_are_read_a_few_times_only(cluster, db, conn, length):
 
 def make_links(cluster, updates, end: str) -> None:
     """Update two rows of a table t while a prepared transaction needs their old versions, and a transaction with an older ID ends."""
-    with cluster.connect("postgres") as conn, cluster.connect("postgres") as deleter:
-        conn.execute("CREATE EXTENSION pg_cyclone")
-        checks.create_extensions(conn)
+    with cluster.connect(TEMPLATE) as conn, cluster.connect(TEMPLATE) as deleter:
         conn.execute("CREATE TABLE t (id int, n int); INSERT INTO t VALUES (1, 0), (2, 0)")
         deleter.execute("BEGIN; SELECT pg_current_xact_id()")
         conn.execute("BEGIN; SELECT pg_current_xact_id(); PREPARE TRANSACTION 'old'")
@@ -176,17 +173,15 @@ def make_links(cluster, updates, end: str) -> None:
 @pytest.mark.parametrize("workers", [0, 2])
 def test_versions_before_damaged_links_are_kept(prefix, pg_major, workers):
     """Links that go round in a circle, by one that is damaged, don't tell who is dead, whatever is found of other rows."""
-    initdb = ("--no-data-checksums",) if pg_major >= 18 else ()
-    with Cluster.create(prefix, {**CONFIG, "min_parallel_table_scan_size": 0}, initdb=initdb) as cluster:
-        cluster.start()
+    with damageable(prefix, pg_major, {**CONFIG, "min_parallel_table_scan_size": 0}) as cluster:
         updates = (
             "UPDATE t SET n = 1 WHERE id = 2",
             "BEGIN; UPDATE t SET n = 1 WHERE id = 1; UPDATE t SET n = 2 WHERE id = 1; UPDATE t SET n = 3 WHERE id = 1; COMMIT",
         )
         make_links(cluster, updates, "DELETE FROM t WHERE id = 2; COMMIT")
         # the versions of row 1 are items 1, 4, 5 and 6; 5 shall point at 4 instead of 6
-        damage(cluster, cluster.connect("postgres"), ("t",), 0, lambda page: struct.pack_into("<H", page, tuple_at(page, 5) + 16, 4))
-        with cluster.connect("postgres") as conn:
+        damage(cluster, cluster.connect(TEMPLATE), ("t",), 0, lambda page: struct.pack_into("<H", page, tuple_at(page, 5) + 16, 4))
+        with cluster.connect(TEMPLATE) as conn:
             assert versions(conn, "t") == 6
             full(conn, "t", workers)
             assert versions(conn, "t") == 4, "row 2 is gone, and nothing of row 1"
@@ -206,12 +201,10 @@ def test_an_old_version_of_the_future_is_kept(prefix, pg_major, newer):
         struct.pack_into("<I", page, at, 5_000_000)
         struct.pack_into("<H", page, at + 20, infomask & ~0x0300)
 
-    initdb = ("--no-data-checksums",) if pg_major >= 18 else ()
-    with Cluster.create(prefix, CONFIG, initdb=initdb) as cluster:
-        cluster.start()
+    with damageable(prefix, pg_major) as cluster:
         make_links(cluster, ["UPDATE t SET n = 1"], "DELETE FROM t WHERE id = 1; COMMIT" if newer == "dead" else "COMMIT")
-        damage(cluster, cluster.connect("postgres"), ("t",), 0, xmin_of_the_future)
-        with cluster.connect("postgres") as conn:
+        damage(cluster, cluster.connect(TEMPLATE), ("t",), 0, xmin_of_the_future)
+        with cluster.connect(TEMPLATE) as conn:
             full(conn, "t")
             assert versions(conn, "t") == (3 if newer == "dead" else 4)
             assert sorted(conn.execute("TABLE t")) == [(id, 1) for id in (1, 2) if newer == "live" or id == 2]
@@ -346,14 +339,14 @@ def test_rows_that_become_too_big_survive_a_crash(new_cluster, wal_level):
     """Their values come to the new TOAST table another way than the others."""
     cluster = new_cluster(wal_level=wal_level, max_wal_senders=0 if wal_level == "minimal" else 5, fsync="on",
                           min_parallel_table_scan_size=0)
-    with cluster.connect("cyclone_template") as conn:
+    with cluster.connect(TEMPLATE) as conn:
         conn.execute(MAKE_TOO_BIG.format(name="t"))
         conn.execute(GROW.format(name="t"))
         before = content(conn, "t")
         conn.execute("CHECKPOINT")
         full(conn, "t", 2)
     cluster.restart("crash")
-    with cluster.connect("cyclone_template") as conn:
+    with cluster.connect(TEMPLATE) as conn:
         assert content(conn, "t") == before
         checks.assert_clean(conn, "t")
 
@@ -362,7 +355,7 @@ def test_the_team_does_not_time_out_among_itself(new_cluster):
     """lock_timeout is about locks that others hold."""
     cluster = new_cluster(min_parallel_table_scan_size=0, min_parallel_index_scan_size=0, shared_buffers="32MB",
                           log_lock_waits="on", deadlock_timeout="1ms")
-    with cluster.connect("cyclone_template") as conn, cluster.connect("cyclone_template") as other:
+    with cluster.connect(TEMPLATE) as conn, cluster.connect(TEMPLATE) as other:
         conn.execute("CREATE TABLE t (id int, v text)")
         conn.execute("INSERT INTO t SELECT i, md5(i::text) FROM generate_series(1, 400000) i")
         conn.execute("CREATE INDEX a ON t (id); CREATE INDEX b ON t (v); CREATE INDEX c ON t (v, id)")

@@ -7,10 +7,10 @@ import struct
 import psycopg
 import pytest
 
-from conftest import CONFIG, TEMPLATE, create_with_template
+from conftest import CONFIG, TEMPLATE
 from cyclone_lab import checks
 from cyclone_lab.background import heard
-from test_corruption import PAGE, tuple_at
+from test_corruption import PAGE, damageable, tuple_at
 
 KEYSHR_LOCK, EXCL_LOCK, LOCK_ONLY, XMAX_COMMITTED, XMAX_INVALID, XMAX_IS_MULTI = 0x10, 0x40, 0x80, 0x400, 0x800, 0x1000
 XMAX_BITS = KEYSHR_LOCK | EXCL_LOCK | LOCK_ONLY | XMAX_COMMITTED | XMAX_INVALID | XMAX_IS_MULTI
@@ -114,10 +114,8 @@ def content(conn, table: str) -> list:
 @pytest.fixture(scope="module")
 def forged(prefix, pg_major):
     """A stopped cluster with a table for each kind of VACUUM, and more, that have stale locks; and how many."""
-    initdb = ("--no-data-checksums",) if pg_major >= 18 else ()
     config = {**CONFIG, "statement_timeout": "60s", "min_parallel_table_scan_size": 0, "wal_consistency_checking": "all"}
-    with create_with_template(prefix, config, initdb=initdb) as cluster:
-        cluster.start()
+    with damageable(prefix, pg_major, config) as cluster:
         conn = cluster.connect(TEMPLATE)
         forgery = Forgery(cluster, conn)
         for kind in (*KINDS, "t_pinned", "t_chain"):
@@ -255,9 +253,7 @@ def use_up_multixacts(cluster, conn) -> None:
 @pytest.mark.parametrize("options", ["INDEX_CLEANUP on", "FULL"])
 def test_damage_is_still_an_error(prefix, pg_major, options):
     """It is the error that PostgreSQL gives where no lock is stale."""
-    initdb = ("--no-data-checksums",) if pg_major >= 18 else ()
-    with create_with_template(prefix, CONFIG, initdb=initdb) as cluster:
-        cluster.start()
+    with damageable(prefix, pg_major) as cluster:
         conn = cluster.connect(TEMPLATE)
         use_up_multixacts(cluster, conn)
         forgery = Forgery(cluster, conn)

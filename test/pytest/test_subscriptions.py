@@ -298,8 +298,6 @@ def test_no_change_is_lost(new_cluster):
     assert "update_missing" not in cluster.log
     checks.assert_clean(subscriber, "t")
     subscriber.execute("DROP SUBSCRIPTION s")
-    publisher.close()
-    subscriber.close()
 
 
 @pytest.fixture

@@ -291,9 +291,7 @@ def test_where_the_server_refuses_transaction_ids(new_cluster, workers):
     """VACUUM by the engine works where the server assigns no transaction IDs any more, and so do the views. A slot holds the catalogs back,
     so nothing else ends this. When it is dropped, as cyclone.horizon says, autovacuum by the engine does."""
     cluster = new_cluster(wal_level="logical", autovacuum="on", autovacuum_naptime="1s", **{"cyclone.autovacuum": "on"})
-    with cluster.connect() as conn:
-        conn.execute("CREATE EXTENSION pg_cyclone")
-        checks.create_extensions(conn)
+    with cluster.connect(TEMPLATE) as conn:
         conn.execute("CREATE TABLE t (id int PRIMARY KEY, note text) WITH (autovacuum_enabled = off)")
         conn.execute("INSERT INTO t SELECT i, repeat('x', 200) FROM generate_series(1, 20000) i")
         conn.execute("DELETE FROM t WHERE id % 3 = 0 OR id > 15000")
@@ -306,7 +304,7 @@ def test_where_the_server_refuses_transaction_ids(new_cluster, workers):
     segment.write_bytes(bytes(SEGMENT_BYTES))
     hand_over(segment)
     cluster.start()
-    with cluster.connect() as conn:
+    with cluster.connect(TEMPLATE) as conn:
         with pytest.raises(psycopg.errors.ProgramLimitExceeded, match="not accepting commands"):
             conn.execute("INSERT INTO t VALUES (0)")
         said = report_of(conn, f"VACUUM (VERBOSE, FREEZE, INDEX_CLEANUP off, TRUNCATE off, PARALLEL {workers}) t")

@@ -90,31 +90,34 @@ UNIT_TEST(test_all_processes_go_through_a_phase)
 	CHECK_EQ(seconds_by_rate(rows, rows, 1, 10), UNKNOWN);
 }
 
+/* The phases: those of VACUUM and those of VACUUM FULL as the history has them, with their names there, then others. */
+static const struct
+{
+	int			phase;
+	bool		alone;			/* it goes by blocks */
+	bool		in_rounds;		/* and in rounds, too */
+	const char *name;
+}			phases[] = {
+	{PROGRESS_VACUUM_PHASE_SCAN_HEAP, true, true, "heap scan"},
+	{PROGRESS_VACUUM_PHASE_VACUUM_INDEX, false, false, "index vacuum"},
+	{PROGRESS_VACUUM_PHASE_VACUUM_HEAP, true, false, "heap vacuum"},
+	{PROGRESS_VACUUM_PHASE_INDEX_CLEANUP, false, false, "index cleanup"},
+	{PROGRESS_VACUUM_PHASE_TRUNCATE, false, false, "truncation"},
+	{PROGRESS_REWRITE_COPY_HEAP, true, true, "heap copy"},
+	{PROGRESS_REWRITE_COPY_CHAINS, false, false, "linked row versions"},
+	{PROGRESS_REWRITE_COPY_TOAST, true, true, "TOAST copy"},
+	{PROGRESS_REWRITE_INDEX_TOAST, false, false, "TOAST index"},
+	{PROGRESS_REWRITE_INDEX, false, false, "index build"},
+	{0, false, false},
+	{PROGRESS_INPLACE_PLAN, false, false},
+	{PROGRESS_INPLACE_MOVE, true, true},
+	{PROGRESS_INPLACE_MOVE_VALUES, true, true},
+	{PROGRESS_INPLACE_REINDEX, false, false},
+};
+
 /* test_only_some_phases_go_by_blocks -- and not all of them in rounds. */
 UNIT_TEST(test_only_some_phases_go_by_blocks)
 {
-	static const struct
-	{
-		int			phase;
-		bool		alone;
-		bool		in_rounds;
-	}			phases[] = {
-		{0, false, false},
-		{PROGRESS_VACUUM_PHASE_SCAN_HEAP, true, true},
-		{PROGRESS_VACUUM_PHASE_VACUUM_INDEX, false, false},
-		{PROGRESS_VACUUM_PHASE_VACUUM_HEAP, true, false},
-		{PROGRESS_VACUUM_PHASE_INDEX_CLEANUP, false, false},
-		{PROGRESS_VACUUM_PHASE_TRUNCATE, false, false},
-		{PROGRESS_REWRITE_COPY_TOAST, true, true},
-		{PROGRESS_REWRITE_COPY_HEAP, true, true},
-		{PROGRESS_REWRITE_COPY_CHAINS, false, false},
-		{PROGRESS_REWRITE_INDEX, false, false},
-		{PROGRESS_INPLACE_PLAN, false, false},
-		{PROGRESS_INPLACE_MOVE, true, true},
-		{PROGRESS_INPLACE_MOVE_VALUES, true, true},
-		{PROGRESS_INPLACE_REINDEX, false, false},
-	};
-
 	for (int i = 0; i < lengthof(phases); i++)
 	{
 		ProgressRow leader = leader_in(phases[i].phase, 10, 0, 1000);
@@ -211,25 +214,8 @@ UNIT_TEST(test_it_goes_on_as_the_last_time)
  */
 UNIT_TEST(test_phases_have_places_in_the_history)
 {
-	static const struct
-	{
-		int			phase;
-		const char *name;
-	}			phases[] = {
-		{PROGRESS_VACUUM_PHASE_SCAN_HEAP, "heap scan"},
-		{PROGRESS_VACUUM_PHASE_VACUUM_INDEX, "index vacuum"},
-		{PROGRESS_VACUUM_PHASE_VACUUM_HEAP, "heap vacuum"},
-		{PROGRESS_VACUUM_PHASE_INDEX_CLEANUP, "index cleanup"},
-		{PROGRESS_VACUUM_PHASE_TRUNCATE, "truncation"},
-		{PROGRESS_REWRITE_COPY_HEAP, "heap copy"},
-		{PROGRESS_REWRITE_COPY_CHAINS, "linked row versions"},
-		{PROGRESS_REWRITE_COPY_TOAST, "TOAST copy"},
-		{PROGRESS_REWRITE_INDEX_TOAST, "TOAST index"},
-		{PROGRESS_REWRITE_INDEX, "index build"},
-	};
-
 	for (int kind = HISTORY_VACUUM; kind <= HISTORY_REPACK; kind++)
-		for (int i = 0; i < lengthof(phases); i++)
+		for (int i = 0; phases[i].name != NULL; i++)
 		{
 			ProgressRow leader = leader_in(phases[i].phase, 1, 0, 0);
 			bool		has_it = i / 5 == 0 ? kind == HISTORY_VACUUM :
