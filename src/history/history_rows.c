@@ -182,7 +182,7 @@ history_rows_past(void)
 		run->seconds = (row->end - row->start) / (double) USECS_PER_SEC;
 		/* its processes slept for one budget */
 		if (!isnan(row->slept_seconds))
-			run->seconds -= row->slept_seconds / (1 + figures->workers_launched);
+			run->seconds -= row->slept_seconds / (1 + Max(figures->workers_launched, 0));
 		for (int guard = 0; guard < NUM_GUARDS; guard++)
 			run->seconds -= row->held.seconds[guard];
 		run->pages = run->kind == HISTORY_VACUUM ?

@@ -198,6 +198,9 @@ def test_full(t):
     assert " 0 bytes needed meanwhile" in dry_run(t, "FULL INPLACE")  # so small an index isn't built anew
     t.execute("VACUUM (FULL INPLACE) t")
     assert abs(compacted - t.execute(pages).fetchone()[0]) <= 2
+    took = "SELECT seconds FROM cyclone.history_details WHERE relid = 't'::regclass AND operation = 'FULL INPLACE'"
+    [seconds] = re.findall(r"time: about ([\d.]+) s", dry_run(t, "FULL INPLACE"))
+    assert 0 < float(seconds) < t.execute(took).fetchone()[0]  # for a smaller table
     t.execute("VACUUM FULL t")
     assert abs(rewritten - t.execute(pages).fetchone()[0]) <= 1
     checks.assert_clean(t, "t")
