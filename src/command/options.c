@@ -236,7 +236,7 @@ vacuum_options_need_engine(const char *option)
 		ereport(ERROR,
 				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
 				 errmsg("VACUUM option %s is pg_cyclone's, which is off", option),
-				 errhint("A superuser can say SET cyclone.enabled = on; for the session, a role or a database.")));
+				 errhint("A superuser can say SET cyclone.enabled = on; for the session, a role or a database, unless the configuration files say never.")));
 }
 
 /* explain_parallel -- says if more workers are asked for than the server allows. */

@@ -355,7 +355,7 @@ settings_enabled(void)
 UNIT_TEST(test_faults_are_explained)
 {
 	const char *raise = "Raise max_parallel_maintenance_workers, and max_parallel_workers and max_worker_processes if these are less.";
-	const char *switch_on = "A superuser can say SET cyclone.enabled = on; for the session, a role or a database.";
+	const char *switch_on = "A superuser can say SET cyclone.enabled = on; for the session, a role or a database, unless the configuration files say never.";
 	const struct
 	{
 		const char *text;
