@@ -163,6 +163,9 @@ relations_note_tables(bool on)
 {
 	tables_met = NIL;
 	noting = on;
+	/* an earlier statement's audit may have failed */
+	if (on)
+		audit_mark_forget();
 }
 
 /* relations_note_table -- see relations.h. */

@@ -35,7 +35,7 @@ extern int	index_worker_memory_kb(const TableVacuum *vacuum, int nworkers, int m
 extern Size index_shared_size(TableVacuum *vacuum);
 extern void index_join(TableVacuum *vacuum);
 extern void index_setup(TableVacuum *vacuum, bool parallel, Size areas_start);
-extern bool index_forbid_workers(const TableVacuum *vacuum);
+extern bool index_forbid_workers(const TableVacuum *vacuum, bool are_asked_for);
 extern bool index_may_be_parallel(const TableVacuum *vacuum, int number);
 
 /* index_vacuum.c */

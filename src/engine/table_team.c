@@ -82,7 +82,7 @@ table_plan_workers(VacuumJob *job)
 
 	Assert(is_leader(&job->vacuum) && job->team == NULL);
 	if (!degree_allows_workers(vacuum->rel, asked, "vacuum") || job->plan.rel_pages == 0 ||
-		(job->do_index_cleanup && index_forbid_workers(vacuum)))
+		(job->do_index_cleanup && index_forbid_workers(vacuum, asked > 0)))
 		return 0;
 
 	if (asked > 0)

@@ -63,7 +63,8 @@ static const struct
 };
 
 static void look_at_file_systems(GuardedVacuum *vacuum, double min_free, uint64 now);
-static bool find_free(GuardedVacuum *vacuum, const char *path, double min_free);
+static bool find_free(GuardedVacuum *vacuum, const char *path, double min_free,
+					  uint64 *free_bytes);
 static bool wal_has_room(uint64 free_bytes, bool is_ending);
 static bool slots_retain_more(uint64 bytes);
 static bool archiver_retains_more(uint64 bytes);
@@ -95,12 +96,11 @@ look_at_file_systems(GuardedVacuum *vacuum, double min_free, uint64 now)
 	DiskHolder	holder = DISK_NONE;
 	uint32		not_yet = 0;
 
-	if (ends_at_once && find_free(vacuum, vacuum->path, min_free))
+	if (ends_at_once && find_free(vacuum, vacuum->path, min_free, &free_bytes))
 		disk_end_vacuum(vacuum, DISK_BOUND, vacuum->path);
-	is_short = find_free(vacuum, XLOGDIR, min_free);
+	is_short = find_free(vacuum, XLOGDIR, min_free, &free_bytes);
 	if (is_short && ends_at_once)
 		disk_end_vacuum(vacuum, DISK_BOUND, XLOGDIR);
-	free_bytes = pg_atomic_read_u64(&vacuum->disk_free);
 	if (!wal_has_room(free_bytes, is_ending))
 		holder = DISK_NO_ROOM;
 	/* what is left to do of a command that is ending may free space */
@@ -133,7 +133,7 @@ look_at_file_systems(GuardedVacuum *vacuum, double min_free, uint64 now)
  *		that more?  If it can't be found out nothing waits, and the log says so.
  */
 static bool
-find_free(GuardedVacuum *vacuum, const char *path, double min_free)
+find_free(GuardedVacuum *vacuum, const char *path, double min_free, uint64 *free_bytes)
 {
 	DiskFree	space = {.free_bytes = PG_UINT64_MAX};
 	uint32		not_yet = 0;
@@ -146,8 +146,10 @@ find_free(GuardedVacuum *vacuum, const char *path, double min_free)
 				(errmsg("could not find out how much is free in the file system of \"%s\": %m", path),
 				 errhint("cyclone.min_free_disk has no effect there.")));
 	bound = disk_free_bound(min_free, space.size_bytes);
+	/* for people: another process may look at another disk at the same time */
 	pg_atomic_write_u64(&vacuum->disk_free, space.free_bytes);
 	pg_atomic_write_u64(&vacuum->disk_bound, bound);
+	*free_bytes = space.free_bytes;
 	return space.free_bytes < bound;
 }
 

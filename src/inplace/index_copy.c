@@ -344,6 +344,7 @@ index_copy_retire(Oid table, Oid copy)
 OthersEnd
 index_copy_wait_for_users(Oid table, int patience_ms)
 {
+	MemoryContext context = CurrentMemoryContext;
 	MemoryContext old;
 	Others	   *others;
 	OthersEnd	end;
@@ -351,7 +352,7 @@ index_copy_wait_for_users(Oid table, int patience_ms)
 	Assert(!IsTransactionState());
 	transaction_begin(false);
 	DEBUG_POINT("shrink-drop");
-	old = MemoryContextSwitchTo(TopMemoryContext);
+	old = MemoryContextSwitchTo(context);
 	others = others_with_lock(table, AccessExclusiveLock);
 	MemoryContextSwitchTo(old);
 	transaction_end();

@@ -65,6 +65,7 @@ def test_a_foreign_index_is_vacuumed_without_workers(module, conn, workers):
     make_table(conn)
     report = said(conn, f"VACUUM (VERBOSE, PARALLEL {workers}) t")
     assert "parallel workers: 0 planned, 0 launched" in report
+    assert ('disabling parallel option of vacuum on "t"' in report) == (workers > 0)
     assert_entries(conn)
     checks.assert_clean(conn, "t")
     conn.execute("INSERT INTO t SELECT i, ARRAY[i, -i], md5(i::text) FROM generate_series(1, 3000) i")

@@ -105,15 +105,23 @@ index_parallel_degree(const TableVacuum *vacuum)
 
 /*
  * index_forbid_workers
- *		Must this VACUUM get by without workers, as an index rules out parallel mode?
+ *		Must this VACUUM get by without workers, as an index rules out parallel mode?  If
+ *		they are asked for, warn.
  */
 bool
-index_forbid_workers(const TableVacuum *vacuum)
+index_forbid_workers(const TableVacuum *vacuum, bool are_asked_for)
 {
 	Assert(is_leader(vacuum) && !IsInParallelMode());
 	for (int i = 0; i < vacuum->nindexes; i++)
-		if (forbids_parallel_mode(vacuum->indexes[i]))
-			return true;
+	{
+		if (!forbids_parallel_mode(vacuum->indexes[i]))
+			continue;
+		if (are_asked_for)
+			ereport(WARNING,
+					(errmsg("disabling parallel option of vacuum on \"%s\" --- index \"%s\" cannot be vacuumed in parallel mode",
+							vacuum->relname, RelationGetRelationName(vacuum->indexes[i]))));
+		return true;
+	}
 	return false;
 }
 
