@@ -376,14 +376,20 @@ is_repack_done(const Call *call)
 	return true;
 }
 
-/* pass_on -- pass the statement on to the next hook, or the server. */
+/*
+ * pass_on
+ *		Pass the statement on to the next hook, or the server.
+ *
+ * Where lazy VACUUMs don't come to the engine, no audit can end one, and in a server that the
+ * library doesn't fit there is no shared memory to ask.
+ */
 static void
 pass_on(const Call *call)
 {
 	const VacuumStmt *stmt = (const VacuumStmt *) call->pstmt->utilityStmt;
 
 	if (IsA(stmt, VacuumStmt) && stmt->is_vacuumcmd && IsUnderPostmaster && settings_enabled() &&
-		call->context == PROCESS_UTILITY_TOPLEVEL && PortalContext != NULL &&
+		heap_seam_is_set() && call->context == PROCESS_UTILITY_TOPLEVEL && PortalContext != NULL &&
 		!IsTransactionBlock() && !IsSubTransaction() && !IsInParallelMode())
 		vacuum_lazily(call);
 	else
