@@ -42,7 +42,7 @@ def add_rows(table: Table, name: str, workers: int, times: dict[tuple[str, str],
         change, bound = median(after) - median(before), max(noise(before), noise(after), ROUNDING)
         verdict = "" if abs(change) <= bound else "SLOWER" if change > 0 else "faster"
         slower = slower or verdict == "SLOWER"
-        figures = [f"{median(before) * 1000:.0f}", f"{median(after) * 1000:.0f}", f"{bound * 1000:.0f}", f"{change / median(before):+.1%}"]
+        figures = [f"{median(before) * 1000:.0f}", f"{median(after) * 1000:.0f}", f"{bound * 1000:.0f}", f"{change / median(before):+.1%}" if median(before) else ""]
         table.add_row(name, str(workers), phase, *figures, verdict)
     return slower
 

@@ -151,6 +151,10 @@ guards_begin_table(Oid relid, bool readers_wait, bool hurries)
 	if (guards_what_holds() == GUARD_DISK && pg_atomic_read_u32(&vacuum->is_ending) == 0 &&
 		pg_atomic_read_u32(&vacuum->disk_stops) == DISK_NO_ROOM)
 		disk_end_vacuum(vacuum, DISK_NO_ROOM, XLOGDIR);
+	if (!vacuum->is_autovacuum && guards_what_holds() == GUARD_PAUSE)
+		ereport(NOTICE,
+				(errmsg("VACUUM waits, as VACUUMs are paused"),
+				 errhint("SELECT cyclone.resume(%d) lets it go on.", MyProcPid)));
 }
 
 /* guards_reread -- set the limits as they would be if the configuration files were reloaded now. */

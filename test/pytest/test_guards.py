@@ -216,7 +216,7 @@ def test_who_pauses_all_holds_those_that_begin_later(cluster, db, conn):
         wait_until(lambda: one(conn, PAUSED) == 1, "the first pause")
         assert pace_of(conn, first.pid)["limited_by"] == "paused"
         assert one(conn, "SELECT cyclone.resume(%s)", first.pid) is True
-        first.finish()
+        assert first.finish() == ["VACUUM waits, as VACUUMs are paused"]
         second = Background(cluster, db, "VACUUM (PARALLEL 0, FREEZE) t")
         wait_until(lambda: one(conn, PAUSED) == 1, "the second pause")
         assert one(conn, "SELECT cyclone.pause()") == 1
