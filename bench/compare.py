@@ -42,7 +42,8 @@ def add_rows(table: Table, name: str, workers: int, times: dict[tuple[str, str],
         change, bound = median(after) - median(before), max(noise(before), noise(after), ROUNDING)
         verdict = "" if abs(change) <= bound else "SLOWER" if change > 0 else "faster"
         slower = slower or verdict == "SLOWER"
-        figures = [f"{median(before) * 1000:.0f}", f"{median(after) * 1000:.0f}", f"{bound * 1000:.0f}", f"{change / median(before):+.1%}" if median(before) else ""]
+        figures = [f"{seconds * 1000:.0f}" for seconds in (median(before), median(after), bound)]
+        figures.append(f"{change / median(before):+.1%}" if median(before) > 0 else "")
         table.add_row(name, str(workers), phase, *figures, verdict)
     return slower
 
