@@ -41,13 +41,28 @@ def _quit_when_parent_dies() -> None:
 
 def spoil_freed_memory() -> str:
     """Have the servers of this process and its children fill memory that they free, so that reading it later shows; return the setting
-    by which a run is repeated. With CYCLONE_JUNK=/path/to/libjemalloc.so.2 jemalloc does it, and a server with assertions forgets what
-    it has cached as soon as it may."""
+    by which a run is repeated. With CYCLONE_JUNK=/path/to/libjemalloc.so.2 jemalloc does it, and see _Forgetful."""
     if os.environ.get("CYCLONE_JUNK"):
         os.environ["MALLOC_CONF"] = "junk:true"
         return f"CYCLONE_JUNK={os.environ['CYCLONE_JUNK']}"
     os.environ.setdefault("MALLOC_PERTURB_", str(random.randint(1, 255)))
     return f"MALLOC_PERTURB_={os.environ['MALLOC_PERTURB_']}"
+
+
+class _Forgetful(psycopg.Connection):
+    """A session that forgets what it has cached as soon as it may while it vacuums. Not while tables are made and checked, nor for
+    each row that FULL INPLACE moves, which takes hours: see test_inplace.py."""
+
+    def execute(self, query, *arguments, **named):
+        if not str(query).startswith(("VACUUM", "REPACK")) or "INPLACE" in str(query):
+            return super().execute(query, *arguments, **named)
+        with suppress(psycopg.Error):  # an ordinary role may not
+            super().execute("SET debug_discard_caches = 1")
+        try:
+            return super().execute(query, *arguments, **named)
+        finally:
+            with suppress(psycopg.Error):
+                super().execute("SET debug_discard_caches = 0")
 
 
 @cache
@@ -140,8 +155,6 @@ class Cluster:
         env = self.env
         if junk := os.environ.get("CYCLONE_JUNK"):
             env = {**env, "LD_PRELOAD": " ".join(filter(None, [junk, env.get("LD_PRELOAD")]))}
-            if _has_assertions(self.prefix):
-                settings.setdefault("debug_discard_caches", 1)
         lines = ["{} = '{}'\n".format(name, str(value).replace("'", "''")) for name, value in settings.items()]
         config_file = self.data / CONFIG_FILE
         config_file.write_text("".join(lines))
@@ -234,7 +247,8 @@ class Cluster:
     def connect(self, dbname: str = "postgres", **parameters) -> psycopg.Connection:
         """Return a new superuser connection in autocommit mode; `parameters` are libpq's."""
         defaults = {"host": str(self.socket_dir), "user": SUPERUSER, "dbname": dbname}
-        return psycopg.connect(**{**defaults, **parameters}, autocommit=True)
+        forgets = os.environ.get("CYCLONE_JUNK") and _has_assertions(self.prefix)
+        return (_Forgetful if forgets else psycopg.Connection).connect(**{**defaults, **parameters}, autocommit=True)
 
     @contextmanager
     def snapshot(self, dbname: str, statement: str = "SELECT 1", **parameters):

@@ -125,6 +125,16 @@ def test_as_small_as_a_rewrite(conn, table):
     assert conn.execute("SELECT array_agg(ctid ORDER BY id) FROM t").fetchone() == place
 
 
+def test_nothing_cached_is_used_after_the_server_has_forgotten_it(conn):
+    """As soon as it may, where the server can be told to: in builds with assertions."""
+    run_script(conn, MAKE_VALUES.replace("4000", "100"))
+    rows = content(conn, "t")
+    conn.execute("SELECT set_config(name, least(max_val::int, 1)::text, false) FROM pg_settings WHERE name = 'debug_discard_caches'")
+    conn.execute(INPLACE)
+    conn.execute("SET debug_discard_caches = 0")
+    assert_kept(conn, rows)
+
+
 @pytest.mark.parametrize("wal_level", [*(pytest.param(level, marks=pytest.mark.full) for level in ("replica", "logical")), "minimal"])
 def test_tables_of_every_shape(base, wal_level):  # noqa: F811
     """The same rows, sound tables; none larger, and those that a rewrite makes much smaller much smaller."""
