@@ -20,6 +20,12 @@ def planned_and_launched(report: str) -> tuple[int, int]:
     return int(planned), int(launched)
 
 
+def wait_for_workers(conn, vacuum: Parked) -> None:
+    """Wait until the workers have done all of a phase but what the leader is at."""
+    idle = "SELECT count(*) FROM pg_stat_activity WHERE leader_pid = %s AND wait_event = 'CyclonePhaseEnd'"
+    wait_until(lambda: conn.execute(idle, (vacuum.pid,)).fetchone() == (2,), "the workers' wait")
+
+
 @pytest.fixture
 def pages(conn):
     """A function that makes a table of this many pages, of two rows each, and empties the statistics on it."""
@@ -82,6 +88,24 @@ def test_each_process_does_a_share(cluster, db, conn, pages, phase, workers):
     assert checks.table_state(conn, "t")["dead_items"] == 0
 
 
+def test_the_oldest_id_that_a_worker_has_seen_is_the_tables(cluster, db, conn, pages):
+    """It is on the last page, which isn't the leader's; that a transaction deletes the row there keeps it from being frozen."""
+    pages("t", 1500)
+    conn.execute("VACUUM (FREEZE) t")
+    conn.execute("UPDATE t SET id = 0 WHERE id = 3000")
+    [(old,)] = conn.execute("SELECT xmin FROM t WHERE id = 0")
+    with cluster.connect(db) as other:
+        other.execute("BEGIN; DELETE FROM t WHERE id = 0")
+        with Parked(cluster, db, "heap-scan:any", 3, "VACUUM (DISABLE_PAGE_SKIPPING, PARALLEL 2) t") as vacuum:
+            with vacuum.paused():
+                vacuum.release()
+                wait_for_workers(conn, vacuum)
+            vacuum.finish()
+        other.execute("ROLLBACK")
+    assert conn.execute("SELECT relfrozenxid FROM pg_class WHERE relname = 't'").fetchone() == (old,)
+    checks.assert_clean(conn, "t")
+
+
 def test_the_statistics_count_what_workers_put_into_the_visibility_map(cluster, db, conn):
     """The leader has to notice that workers have extended the map: here by its second page."""
     pages, pages_of_the_first = 33000, 32672
@@ -93,8 +117,7 @@ def test_the_statistics_count_what_workers_put_into_the_visibility_map(cluster, 
     with Parked(cluster, db, "heap-scan:any", 3, "VACUUM (FREEZE, PARALLEL 2) t") as vacuum:
         with vacuum.paused():
             vacuum.release()
-            idle = "SELECT count(*) FROM pg_stat_activity WHERE leader_pid = %s AND wait_event = 'CyclonePhaseEnd'"
-            wait_until(lambda: conn.execute(idle, (vacuum.pid,)).fetchone() == (2,), "the workers' wait")
+            wait_for_workers(conn, vacuum)
             assert conn.execute("SELECT pg_relation_size('t', 'vm')").fetchone() == (2 * 8192,)
         vacuum.finish()
     assert conn.execute("SELECT * FROM pg_visibility_map_summary('t')").fetchone() == (pages, pages)
