@@ -39,6 +39,8 @@
 			"How long an hour takes in the pauses of compaction, in ms.") \
 	SETTING(compaction_least, 0, INT_MAX, PGC_SIGHUP, \
 			"How much must be won for a table to be compacted by itself, in kB.") \
+	SETTING(compaction_patience, 0, INT_MAX, PGC_SIGHUP, \
+			"How long compaction waits for a lock, and for other transactions, in ms.") \
 	SETTING(compaction_turn, 0, INT_MAX, PGC_SIGHUP, \
 			"How long compaction is at a table at most, and how long its worker may take to leave one, in ms.") \
 	SETTING(compaction_visit, 0, INT_MAX, PGC_SIGHUP, \

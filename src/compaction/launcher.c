@@ -56,7 +56,7 @@
  * How long a worker waits for a lock at most, and another session for a lock that isn't a
  * relation's: no owner of a table keeps the worker from all others
  */
-#define PATIENCE_MS	10000
+#define PATIENCE_MS	DEBUG_LIMIT(compaction_patience, 10000)
 /*
  * How long a turn takes at most: an hour, and a second for each MB of the table.  Functions in
  * indexes are the owner's, who may have them wait or sleep, and catch a cancellation.

@@ -58,7 +58,7 @@
 #include "settings.h"
 
 /* How long it waits for other transactions in one step of a run, in ms */
-#define OTHERS_WAIT_MS	5000
+#define OTHERS_WAIT_MS	DEBUG_LIMIT(compaction_patience, 5000)
 
 /* If a result can't be noted, as on a full disk, no table is taken for this time, an hour */
 #define NO_NOTE_MS		DEBUG_LIMIT(compaction_hour, 3600 * 1000)

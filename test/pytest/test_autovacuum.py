@@ -17,7 +17,7 @@ import psycopg
 import pytest
 
 from conftest import CONFIG, TEMPLATE, create_with_template
-from cyclone_lab import checks
+from cyclone_lab import build, checks
 from cyclone_lab.background import DEBUG_POINT_LOCK, PATIENCE_SECONDS, Background, wait_until
 from cyclone_lab.cluster import Cluster
 from cyclone_lab.postgres import hand_over
@@ -26,8 +26,8 @@ from test_seam import said
 
 NEVER = 1_000_000_000
 AUTOVACUUM = {
+    "shared_preload_libraries": "pg_cyclone,short_naptime",
     "autovacuum": "on",
-    "autovacuum_naptime": "1s",
     "autovacuum_vacuum_threshold": NEVER,
     "autovacuum_vacuum_insert_threshold": -1,
     "autovacuum_analyze_threshold": NEVER,
@@ -235,8 +235,9 @@ class Auto:
 
 
 @pytest.fixture(scope="module")
-def autovacuum_config(pg_major) -> dict:
+def autovacuum_config(pg_major, prefix) -> dict:
     """AUTOVACUUM, and what the server itself must allow before an autovacuum has workers."""
+    build.install_test_module("short_naptime", prefix)
     return {**AUTOVACUUM, **({"autovacuum_max_parallel_workers": 16} if pg_major >= 19 else {})}
 
 

@@ -451,8 +451,8 @@ def test_toast_table_that_is_being_vacuumed(server):
 def test_switched_off_after_the_launcher_has_died(server):
     """A launcher comes, though compaction is off, and ends what the worker does."""
     with server.parked("inplace-plan"):
-        server.set(**{"cyclone.debug_compaction_visit": 500})  # ms; after 12 times that the next launcher comes
-        wait_until(lambda: server.cluster.sql("SHOW cyclone.debug_compaction_visit") == [("500",)], "the reload")
+        server.set(**{"cyclone.debug_compaction_visit": 250})  # ms; after 12 times that the next launcher comes
+        wait_until(lambda: server.cluster.sql("SHOW cyclone.debug_compaction_visit") == [("250",)], "the reload")
         [launcher] = server.processes("launcher")
         server.cluster.sql(f"SELECT pg_terminate_backend({launcher}, 60000)")
         server.set(**{"cyclone.compaction": None})
@@ -462,11 +462,11 @@ def test_switched_off_after_the_launcher_has_died(server):
 @pytest.mark.once
 def test_launcher_that_has_failed_comes_later(server):
     """Later than one that has ended because compaction was switched off."""
-    server.on(**{"cyclone.debug_compaction_visit": 2000})  # ms; after 12 times that it comes
+    server.on(**{"cyclone.debug_compaction_visit": 500})  # ms; after 12 times that it comes
     launcher = wait_until(lambda: server.processes("launcher"), "the launcher")[0]
-    wait_until(lambda: server.cluster.sql("SHOW cyclone.debug_compaction_visit") == [("2000",)], "the reload")
+    wait_until(lambda: server.cluster.sql("SHOW cyclone.debug_compaction_visit") == [("500",)], "the reload")
     server.cluster.sql(f"SELECT pg_terminate_backend({launcher}, 60000)")
-    for _ in range(25):
+    for _ in range(6):
         server.cluster.sql("SELECT pg_sleep(0.2)")
         assert server.processes("launcher") == []
     wait_until(lambda: server.processes("launcher"), "the next launcher")
@@ -614,8 +614,8 @@ def child(server, conn, kind: str) -> Path | None:
 def test_switched_off_while_the_launcher_starts(server):
     """Signals of a reload are ignored by a background worker that has only just been forked."""
     with server.connect() as conn:
-        server.set(post_auth_delay="2")  # s
-        wait_until(lambda: server.cluster.sql("SHOW post_auth_delay") == [("2s",)], "the reload")
+        server.set(post_auth_delay="1")  # s
+        wait_until(lambda: server.cluster.sql("SHOW post_auth_delay") == [("1s",)], "the reload")
         conn.execute("ALTER SYSTEM SET cyclone.compaction = on")
         conn.execute("SELECT pg_reload_conf()")
         starting = wait_until(lambda: child(server, conn, "launcher"), "the launcher")
@@ -801,6 +801,7 @@ def test_index_that_is_locked(roles, point):
     with roles.connect(user="compaction_owner") as owner, roles.connect() as conn:
         make(conn, "u")
         label(conn, "compaction=off", "u")
+        roles.set(**{"cyclone.debug_compaction_patience": 2000})
         owner.execute("BEGIN")
         lock = "ALTER INDEX t_pkey SET TABLESPACE pg_default"
         if point:
@@ -844,7 +845,7 @@ def test_function_that_does_not_end(roles, how, outcome, error):
         make(conn, "u")
         label(conn, "compaction=off", "u")
         make_hanging(roles, owner, how)
-        roles.on(**{"cyclone.debug_compaction_turn": None if how == "lock" else 5000})
+        roles.on(**{"cyclone.debug_compaction_patience" if how == "lock" else "cyclone.debug_compaction_turn": 2000})
         row = roles.wait_for(last_outcome=outcome)
         assert (row["reason"], row["pause"], row["runs"]) == ("pause", 3600, 0)
         assert error is None if row["last_error"] is None else error in row["last_error"]
@@ -864,7 +865,7 @@ def test_gives_way_to_a_session_that_waits_for_a_row(roles):
     """A row that moves is moved in a moment, unless a function of the table's owner keeps it."""
     with roles.connect(user="compaction_owner") as owner, roles.connect() as conn:
         make_hanging(roles, owner, "sleep")
-        roles.on()
+        roles.on(**{"cyclone.debug_compaction_patience": 2000})
         query = "SELECT count(*) FROM pg_stat_activity WHERE wait_event = 'PgSleep' AND backend_type = 'pg_cyclone compaction worker'"
         wait_until(lambda: conn.execute(query).fetchone() == (1,), "a function that doesn't end")
         owner.execute(f"SELECT pg_advisory_unlock({HANG_LOCK})")
@@ -885,7 +886,7 @@ def test_catalog_that_is_locked(server):
         server.next_database()
         with server.connect() as conn:
             server.set(**{"cyclone.databases": f"{first}, {server.db}"})
-            server.on(**{"cyclone.debug_compaction_turn": 10000})
+            server.on(**{"cyclone.debug_compaction_turn": 3000})
             server.wait_for(last_outcome="done")
             checks.assert_clean(conn, "t")
         holder.execute("ROLLBACK")
@@ -946,6 +947,7 @@ def test_transaction_that_stays(server, when):
     with server.connect() as conn:
         make_bloated_index(conn)
         label(conn, "compaction=off")
+    server.set(**{"cyclone.debug_compaction_patience": 1500})
     for name, value in (("cyclone.index_wait", "1d"), ("vacuum_cost_delay", "100ms"), ("vacuum_cost_limit", "1")):
         server.cluster.sql(f"ALTER DATABASE {first} SET {name} = '{value}'")
     with server.connect() as holder:
