@@ -41,9 +41,9 @@ class Server:
         self.number += 1
         self.db = f"compaction_{self.number}"
         self.cluster.sql(f"CREATE DATABASE {self.db} TEMPLATE {TEMPLATE} STRATEGY file_copy")
-        self.set(**{"cyclone.databases": self.db})
         with self.connect() as conn:
             make(conn)
+        self.set(**{"cyclone.databases": self.db})
 
     def set(self, **settings) -> None:
         """Change the configuration of the running server; None is as it was."""
