@@ -108,7 +108,11 @@ CREATE FUNCTION pace_rows(
     OUT asleep float8,
     OUT held_by text,
     OUT standby_pid int,
-    OUT shared_by int)
+    OUT shared_by int,
+    OUT added float8,
+    OUT others_at_work float8,
+    OUT others_take float8,
+    OUT others_would_take float8)
 RETURNS SETOF record
 LANGUAGE C STRICT VOLATILE PARALLEL RESTRICTED
 AS 'MODULE_PATHNAME', 'pg_cyclone_pace';
@@ -131,6 +135,10 @@ SELECT p.pid,
        p.asleep,
        p.rate,
        p.budget,
+       p.added,
+       p.others_at_work,
+       p.others_take,
+       p.others_would_take,
        p.shared_by
 FROM cyclone.pace_rows() p
 LEFT JOIN pg_catalog.pg_database d ON d.oid = p.datid;
@@ -142,21 +150,28 @@ COMMENT ON COLUMN pace_details.datid IS 'OID of the database';
 COMMENT ON COLUMN pace_details.datname IS 'Name of the database';
 COMMENT ON COLUMN pace_details.relid IS 'OID of the table being vacuumed';
 COMMENT ON COLUMN pace_details.relation IS 'The table; null if it is in another database';
-COMMENT ON COLUMN pace_details.limited_by IS 'The limit that keeps the VACUUM from going faster: "nothing", "cost delay", "latency target", "learning the target", "floor" (others wait, although it goes at its slowest pace), "WAL rate" (cyclone.max_wal_rate), "replica lag" (cyclone.max_replica_lag), "disk space" (cyclone.min_free_disk), "paused" (by cyclone.pause()), or "nothing (failsafe)"';
+COMMENT ON COLUMN pace_details.limited_by IS 'The limit that keeps the VACUUM from going faster: "nothing"; "cost delay"; with LATENCY_TARGET auto "other sessions" (it is faster than its cost delay, as much as they allow), "learning" (at its cost delay, to see what they take then) or "floor" (at its cost delay, as more would make them wait); or "WAL rate" (cyclone.max_wal_rate), "replica lag" (cyclone.max_replica_lag), "disk space" (cyclone.min_free_disk), "paused" (by cyclone.pause()), or "nothing (failsafe)"';
 COMMENT ON COLUMN pace_details.figure IS 'The figure that limited_by bounds: cost a second, bytes of WAL a second (the bound itself), lag in seconds, bytes that are free in the file system of pg_wal, or for how many seconds it has been paused; null for other limits';
 COMMENT ON COLUMN pace_details.bound IS 'The bound of figure, in its unit';
 COMMENT ON COLUMN pace_details.held_by IS 'Name of the role that has paused it, application name of the standby or subscriber that lags, or what VACUUM waits for where the disk gets full: who retains WAL, or "full disk"; null for other limits';
 COMMENT ON COLUMN pace_details.asleep IS 'Share of their time that the processes sleep to keep to the budget, 0 to 1';
-COMMENT ON COLUMN pace_details.rate IS 'How much of the budget they used recently, in its unit; null if it is not counted, as there is neither cost-based delay nor a target';
-COMMENT ON COLUMN pace_details.budget IS 'Budget of all processes of the VACUUM together: if a latency target sets the pace, how many may be at work on average; else cost a second by vacuum_cost_page_hit and its like; null if there is no bound';
-COMMENT ON COLUMN pace_details.shared_by IS 'How many VACUUMs of the server have the target, and share its budget; null without it';
+COMMENT ON COLUMN pace_details.rate IS 'What all processes of the VACUUM together cost recently, in cost a second; null if it is not counted, as there is no cost-based delay';
+COMMENT ON COLUMN pace_details.budget IS 'Budget of all processes of the VACUUM together by cost-based delay, in cost a second by vacuum_cost_page_hit and its like; with LATENCY_TARGET auto it is the floor, and rate may be more; null if there is none';
+COMMENT ON COLUMN pace_details.added IS 'How many processes at work, on average, LATENCY_TARGET auto adds to the cost delay of all VACUUMs that have it, together; null without it, and if nothing bounds them';
+COMMENT ON COLUMN pace_details.others_at_work IS 'How many processes of other sessions are at work or wait for that, on average over five seconds, as LATENCY_TARGET auto sees them; null without it';
+COMMENT ON COLUMN pace_details.others_take IS 'How many times as long as alone on the machine other sessions take now, by how long they ran and waited; null without LATENCY_TARGET auto, and if it is not known';
+COMMENT ON COLUMN pace_details.others_would_take IS 'The same, if nothing were added to the cost delay, as it was at times; null if it is not known yet';
+COMMENT ON COLUMN pace_details.shared_by IS 'How many VACUUMs of the server have LATENCY_TARGET auto, and share what is added; null without it';
 
 CREATE VIEW pace AS
 SELECT v.pid, v.datname, v.relation, v.limited_by, pg_catalog.round(v.figure::numeric, 1)::float8 AS figure,
        pg_catalog.round(v.bound::numeric, 1)::float8 AS bound, v.held_by,
        pg_catalog.round(v.asleep::numeric, 2)::float8 AS asleep,
        pg_catalog.round(v.rate::numeric, 1)::float8 AS rate,
-       pg_catalog.round(v.budget::numeric, 1)::float8 AS budget
+       pg_catalog.round(v.budget::numeric, 1)::float8 AS budget,
+       pg_catalog.round(v.added::numeric, 2)::float8 AS added,
+       pg_catalog.round(v.others_take::numeric, 2)::float8 AS others_take,
+       pg_catalog.round(v.others_would_take::numeric, 2)::float8 AS others_would_take
 FROM cyclone.pace_details v;
 
 COMMENT ON VIEW pace IS

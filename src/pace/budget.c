@@ -43,23 +43,6 @@ budget_restart(Budget *budget, uint64 now)
 	pg_atomic_write_u64(&budget->next_tick, now + NS_A_TICK);
 }
 
-/* budget_change_rate -- what is still to be paid takes this many times as long from now on. */
-void
-budget_change_rate(Budget *budget, uint64 now, double times)
-{
-	uint64		before = pg_atomic_read_u64(&budget->paid_until);
-	uint64		until;
-
-	Assert(times >= 0);
-
-	do
-	{
-		if (before <= now)
-			return;
-		until = now + (uint64) ((before - now) * times);
-	} while (!pg_atomic_compare_exchange_u64(&budget->paid_until, &before, until));
-}
-
 /* budget_claim_tick -- no process ticks before budget_end_tick, unless one does now. */
 bool
 budget_claim_tick(Budget *budget)

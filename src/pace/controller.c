@@ -1,13 +1,14 @@
 /*-------------------------------------------------------------------------
  *
  * controller.c
- *	  The law of the latency target auto: how many processes of VACUUM may be at work.
+ *	  The law of auto: how many processes of VACUUM may be at work beyond its cost delay.
  *
- * A budget is a number of processes at work on average, from 0.02 to all of them: 0.1
- * is one process that is awake for a tenth of the time.  controller_step moves it
- * four times a second.  The harm that VACUUM does grows with the square of its speed, so
- * one that is now fast and now slow does more of it than a steady one: the law moves the
- * budget's logarithm by small steps, in proportion to the distance from its aim.
+ * A budget is a number of processes at work on average: 0.1 is one process that is awake
+ * for a tenth of the time.  So much the cost delay has in any case, and the law learns what
+ * may be added.  controller_step moves the sum of both four times a second.  The harm that
+ * VACUUM does grows with the square of its speed, so one that is now fast and now slow does
+ * more of it than a steady one: the law moves the budget's logarithm by small steps, in
+ * proportion to the distance from its aim.
  *
  * (ran + waited) / ran of other sessions says how many times as long they take as alone on
  * the machine.  README.md tells what the law makes of that.  It knows nothing of the server,
@@ -34,21 +35,18 @@
 #define MOMENT				1.0
 /* s of the mean of the load, of the longest rest.  Chosen: 2.5 holds, 7.5 fails. */
 #define PATIENCE			5.0
-/* Processes, the first ones.  Log: a tenth of full speed makes the 95th percentile 1.04 times as high. */
-#define FIRST_BUDGET		0.1
 /* A factor, the most that one measurement is believed.  Log: at full speed other sessions take 4.4 times as long. */
 #define LEAP				4.0
 /* What other sessions take, times what they take in rests.  Log: so with vacuum_cost_limit = 800 and 2 ms. */
 #define WAIT_MARGIN			1.06
-/* Of the budget's logarithm, a second, for all that other sessions take.  Log: with 3 time spread by 2, and by 1.3 so. */
-#define WAIT_GROWTH			0.5
+/* Of the budget's logarithm, a second, for all that other sessions take.  Chosen: 0.5 holds, 2 fails. */
+#define WAIT_GROWTH			1.0
 /* Rests that are averaged.  Log: 16 and 32 are no better. */
 #define RESTS				8
 
 static bool law_is_alone(Controller *controller, const ControllerInput *input);
 static bool law_rests(Controller *controller, const ControllerInput *input);
 static void law_end_rest(Controller *controller);
-static double law_base(const Controller *controller);
 static double law_vote(Controller *controller, const ControllerInput *input);
 static void law_move(Controller *controller, const ControllerInput *input, double step);
 
@@ -57,7 +55,8 @@ void
 controller_init(Controller *controller)
 {
 	memset(controller, 0, sizeof(*controller));
-	controller->budget = controller->in_force = FIRST_BUDGET;
+	controller->budget = controller->in_force = FLOOR_BUDGET;
+	controller->limit = LIMIT_LEARNING;
 	controller->since_rest = INFINITY;
 }
 
@@ -74,7 +73,7 @@ controller_resume(Controller *controller, double away)
 		controller_init(controller);
 		return;
 	}
-	controller->budget = controller->in_force = Min(controller->budget, FIRST_BUDGET);
+	controller->budget = controller->in_force = FLOOR_BUDGET;
 	controller->alone = controller->resting = false;
 	controller->ran = controller->waited = 0;
 	controller->beside = controller->idle = controller->settling = 0;
@@ -92,22 +91,41 @@ controller_step(Controller *controller, const ControllerInput *input)
 	{
 		controller->resting = false;
 		controller->settling = controller->beside = 0;
-		controller->in_force = controller->budget;
+		/* others who come then may be quite others */
+		controller->budget = controller->in_force = FLOOR_BUDGET;
 		controller->limit = LIMIT_NOTHING;
 	}
 	else if (law_rests(controller, input))
-		controller->limit = LIMIT_LEARNING;
+	{
+		/* with nothing added it learns all the time */
+		if (controller->in_force > FLOOR_BUDGET || controller->nrests == 0)
+			controller->limit = LIMIT_LEARNING;
+	}
 	else if (controller->settling > 0)
 		controller->settling -= input->seconds;
 	else
 		law_move(controller, input, law_vote(controller, input));
 }
 
-/* controller_budget -- processes at work on average; INFINITY: no bound. */
+/* controller_added -- processes at work on average, beyond the cost delay; INFINITY: no bound. */
 double
-controller_budget(const Controller *controller)
+controller_added(const Controller *controller)
 {
-	return controller->alone ? INFINITY : controller->resting ? LEAST_BUDGET / LEAP : controller->in_force;
+	return controller->alone ? INFINITY : controller->resting ? 0 : controller->in_force - FLOOR_BUDGET;
+}
+
+/* controller_takes -- how many times as long as alone on the machine others take now, or NAN. */
+double
+controller_takes(const Controller *controller)
+{
+	return controller->ran > 0 ? 1 + controller->waited / controller->ran : NAN;
+}
+
+/* controller_would_take -- how many times they would take if nothing were added, or NAN: it isn't known. */
+double
+controller_would_take(const Controller *controller)
+{
+	return controller->base_ran > 0 ? 1 + controller->base_waited / controller->base_ran : NAN;
 }
 
 /* law_is_alone -- is there no session to be spared, or only one that looks now and then? */
@@ -128,7 +146,7 @@ law_is_alone(Controller *controller, const ControllerInput *input)
 
 /*
  * law_rests
- *		Is VACUUM at rest, to learn how fast others are without it?
+ *		Does VACUUM rest, with nothing added, to learn how fast others are then?
  *
  * The effect of what VACUUM did lasts for a moment, so the first step of a rest doesn't
  * count.  Intervals are uneven, by the golden ratio, or rests would always meet one
@@ -169,7 +187,7 @@ law_end_rest(Controller *controller)
 {
 	if (controller->rest_ran > 0)
 	{
-		double		most = controller->rest_ran * (LEAP * law_base(controller) - 1);
+		double		most = controller->rest_ran * (LEAP * controller_would_take(controller) - 1);
 		double		weight;
 
 		if (controller->nrests > 0)
@@ -184,32 +202,25 @@ law_end_rest(Controller *controller)
 	controller->ran = controller->waited = 0;
 }
 
-/* law_base -- how many times as long as alone on the machine others take in rests. */
-static double
-law_base(const Controller *controller)
-{
-	return 1 + (controller->base_ran > 0 ? controller->base_waited / controller->base_ran : 0);
-}
-
 /* law_vote -- by how much the logarithm of the budget is to change: by how much longer others take than in rests. */
 static double
 law_vote(Controller *controller, const ControllerInput *input)
 {
 	double		kept = exp(-input->seconds / MOMENT);
-	double		trust = WAIT_GROWTH * Min(controller->nrests / (LEAP * RESTS), 1);
+	double		trust = WAIT_GROWTH * Min((double) controller->nrests / RESTS, 1);
 	double		now = LEAP * input->seconds;
 	double		takes,
 				longer;
 
 	controller->ran = controller->ran * kept + input->others_ran;
 	controller->waited = controller->waited * kept + input->others_waited;
-	if (controller->ran <= 0)
+	if (controller->ran <= 0 || controller->nrests == 0)
 		return 0;
-	takes = 1 + controller->waited / controller->ran;
-	longer = takes / law_base(controller);
+	takes = controller_takes(controller);
+	longer = takes / controller_would_take(controller);
 	if (!input->cores_are_unknown && (controller->beside > 0 || takes < WAIT_MARGIN))
 		controller->beside = Max(controller->beside + now * (WAIT_MARGIN - takes), 0);
-	else if (controller->nrests > 0)
+	else
 		controller->beside = Min(controller->beside + now * (1 + 1 / LEAP - longer), 0);
 	return trust * input->seconds * (WAIT_MARGIN - Min(longer, LEAP / 2));
 }
@@ -218,22 +229,21 @@ law_vote(Controller *controller, const ControllerInput *input)
 static void
 law_move(Controller *controller, const ControllerInput *input, double step)
 {
-	double		used = Max(2 * input->awake, LEAST_BUDGET);
+	double		used = Max(2 * input->awake, FLOOR_BUDGET);
 
 	/* a budget that VACUUM doesn't use shrinks from what it uses */
 	if (step < 0 && input->awake > 0 && controller->in_force > used)
 		controller->budget = isinf(controller->budget) ? used : controller->budget * used / controller->in_force;
-	controller->budget = Max(controller->budget * exp(Max(step, -log(LEAP))), LEAST_BUDGET);
+	controller->budget = Max(controller->budget * exp(Max(step, -log(LEAP))), FLOOR_BUDGET);
 	if (input->cores_are_unknown)
-		controller->budget = Min(controller->budget, FIRST_BUDGET);
-	controller->beside = Max(controller->beside, log(LEAST_BUDGET / controller->budget));
+		controller->budget = FLOOR_BUDGET;
+	controller->beside = Max(controller->beside, log(FLOOR_BUDGET / controller->budget));
 	controller->beside = Min(controller->beside, Max(log(used / controller->budget), 0));
-	controller->in_force = Max(controller->budget * exp(controller->beside), LEAST_BUDGET);
+	controller->in_force = Max(controller->budget * exp(controller->beside), FLOOR_BUDGET);
 	/* a budget that is twice what VACUUM uses needs no bound */
 	if (controller->in_force > used && controller->budget > 1 && input->awake > 0)
 		controller->budget = controller->in_force = INFINITY;
 
-	Assert(controller->budget >= LEAST_BUDGET && controller->in_force >= LEAST_BUDGET);
-	controller->limit = step <= 0 && controller->in_force <= LEAST_BUDGET ? LIMIT_FLOOR :
-		isinf(controller->budget) ? LIMIT_NOTHING : LIMIT_LATENCY;
+	controller->limit = controller->in_force <= FLOOR_BUDGET ? LIMIT_FLOOR :
+		isinf(controller->budget) ? LIMIT_NOTHING : LIMIT_OTHERS;
 }

@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * controller.h
- *	  The law of the latency target auto: what it is told, and what it keeps in mind.
+ *	  The law of auto: what it is told, and what it keeps in mind.
  *
  * Portions Copyright (c) 2026, the pg_cyclone developers
  *
@@ -10,8 +10,8 @@
 #ifndef CYCLONE_CONTROLLER_H
 #define CYCLONE_CONTROLLER_H
 
-/* Processes, the least there is.  Chosen: a table of a day at full speed takes seven weeks. */
-#define LEAST_BUDGET		0.02
+/* Processes, what PostgreSQL's default cost delay keeps at work.  Log: 2.6 s of work take 26.7 s with 12 warehouses. */
+#define FLOOR_BUDGET		0.1
 
 /* What has happened since the last step */
 typedef struct ControllerInput
@@ -30,17 +30,17 @@ typedef struct ControllerInput
 typedef enum ControllerLimit
 {
 	LIMIT_NOTHING,				/* all that the machine gives */
-	LIMIT_LATENCY,
-	LIMIT_LEARNING,				/* how fast other sessions are without it */
-	LIMIT_FLOOR,				/* others wait, although it is at its slowest
-								 * pace */
+	LIMIT_OTHERS,
+	LIMIT_LEARNING,				/* what other sessions take beside the cost
+								 * delay alone */
+	LIMIT_FLOOR,				/* nothing is added to the cost delay */
 } ControllerLimit;
 
 typedef struct Controller
 {
-	double		budget;			/* what was learned */
+	double		budget;			/* what was learned, FLOOR_BUDGET included */
 	double		beside;			/* of its logarithm, for the moment */
-	double		in_force;		/* both; see controller_budget */
+	double		in_force;		/* both; see controller_added */
 	ControllerLimit limit;
 
 	double		load;			/* sessions at work */
@@ -69,6 +69,8 @@ typedef struct Controller
 extern void controller_init(Controller *controller);
 extern void controller_resume(Controller *controller, double away);
 extern void controller_step(Controller *controller, const ControllerInput *input);
-extern double controller_budget(const Controller *controller);
+extern double controller_added(const Controller *controller);
+extern double controller_takes(const Controller *controller);
+extern double controller_would_take(const Controller *controller);
 
 #endif							/* CYCLONE_CONTROLLER_H */

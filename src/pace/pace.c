@@ -2,12 +2,12 @@
  *
  * pace.c
  *	  How fast a vacuum may go: cost-based delay, with one budget for all of
- *	  its processes, and the latency target that moves the budget.  Here a process
+ *	  its processes, and the latency target that adds to it.  Here a process
  *	  joins the vacuum of a table, pays for its pages and sleeps.
  *
  * A process does its work and calls delay_point between two pages, with no lock on
  * one.  There it pays for what it has used, and sleeps until that is paid for: of the
- * cost that the settings allow, and of the time awake that a latency target allows
+ * cost that the settings allow, or of the time awake that a latency target adds
  * (pace_process.c).  The server's delay point makes each process sleep in proportion
  * to its own cost, so n processes cost n times the budget.  It doesn't count the time
  * between two naps, so one process costs less than the budget.  Here the processes share
@@ -73,7 +73,6 @@ pace_create(PaceShared *shared, Oid relid, bool readers_wait)
 	budget_init(&shared->cost);
 	budget_init(&shared->time);
 	pg_atomic_init_u32(&shared->with_server, 0);
-	pg_atomic_init_u32(&shared->by_target, 0);
 	shared->in_a_hurry = pace_command.in_a_hurry;
 	shared->relid = relid;
 	shared->leader = MyProcNumber;
@@ -200,10 +199,10 @@ pace_give_up(void)
 	pg_atomic_write_u32(&my_pace.shared->failsafe, 1);
 	/* other VACUUMs still spend of the target's budget */
 	process_take_target(false);
-	my_pace.budget = INFINITY;
+	my_pace.added = INFINITY;
 	process_bound_team();
 	parking_set_room(&my_pace.shared->parking, PARKING_ALL);
-	view_show(my_pace.shared, 0, 0, 0);
+	view_show(my_pace.shared, 0, 0);
 }
 
 /* delay_point -- sleep if it is time to, and serve interrupts. */

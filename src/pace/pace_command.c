@@ -127,15 +127,15 @@ pace_hurry(void)
 
 /*
  * pace_processes_fed
- *		How many processes the command's cost settings keep busy.  A latency target
- *		doesn't count here, as it moves its budget.
+ *		How many processes the command's cost settings keep busy.  With a latency target
+ *		there may be more at any time.
  */
 int
 pace_processes_fed(void)
 {
 	double		fed = ceil(settings_rate(&pace_command.settings) / COST_OF_A_PROCESS);
 
-	return (int) Min(fed, INT_MAX);
+	return pace_command.settings.has_target ? INT_MAX : (int) Min(fed, INT_MAX);
 }
 
 /*
@@ -176,7 +176,7 @@ pace_reload(void)
 	process_publish(&pace_command.settings);
 	process_take_budget();
 	/* if nothing bounds it any more, no tick will */
-	view_show(my_pace.shared, NAN, NAN, 0);
+	view_show(my_pace.shared, NAN, 0);
 }
 
 /* pace_reload_if_due -- pace_reload, if the server was told to, hidden from it or not. */
@@ -209,6 +209,8 @@ command_adapt_settings(PaceSettings *settings)
 		settings->cost_delay = 0;
 		settings->has_target = false;
 	}
+	if (settings->has_target && settings->cost_delay <= 0)
+		settings->cost_delay = FLOOR_DELAY;
 }
 
 /* command_change_target -- the leader joins the target if its settings have it now, or leaves it. */

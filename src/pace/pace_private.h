@@ -6,7 +6,7 @@
  * From the bottom up: no file calls one that stands further down here.
  *
  * parking.c, controller.c, budget.c, pace_settings.c
- * target.c			the target: its budget, its law, what is measured for it
+ * target.c			what auto adds, its law, what is measured for it
  * pace_process.c	a vacuum, and this process in it: what it may spend
  * pace_view.c		the view cyclone.pace
  * pace_team.c		how many processes are at work; ticks
@@ -37,6 +37,8 @@
 #define NS_A_TICK			(NS_PER_S / 4)
 /* Cost a second of a process at full speed.  Log: 5.6 million in 2.6 s for 12 warehouses. */
 #define COST_OF_A_PROCESS	1e6
+/* ms, the floor of auto where there is no cost delay: what autovacuum has by default */
+#define FLOOR_DELAY			2.0
 /* Processes that sleep for less are busy.  Chosen: what they use varies by half of that in test_parking.c. */
 #define BUSY_ASLEEP			0.1
 
@@ -79,7 +81,6 @@ typedef struct BudgetUse
  */
 extern void budget_init(Budget *budget);
 extern void budget_restart(Budget *budget, uint64 now);
-extern void budget_change_rate(Budget *budget, uint64 now, double times);
 extern bool budget_claim_tick(Budget *budget);
 extern bool budget_begin_tick(Budget *budget, uint64 now, BudgetUse *use);
 extern void budget_end_tick(Budget *budget);
@@ -130,7 +131,7 @@ typedef struct PaceSettings
 	int			page_hit;
 	int			page_miss;
 	int			page_dirty;
-	bool		has_target;		/* auto */
+	bool		has_target;		/* auto: this is the floor, and more is added */
 } PaceSettings;
 
 /* The server's parameters that a command changes for its duration */
@@ -162,13 +163,16 @@ settings_rate(const PaceSettings *settings)
 		settings->cost_limit / settings->cost_delay * 1000 : INFINITY;
 }
 
-/* ---- target.c: the latency target, of all VACUUMs of the server that have it ---- */
+/* ---- target.c: auto, of all VACUUMs of the server that have it ---- */
 
-/* What it says of itself */
+/* What it says of itself.  The times that others take are as long as alone on the machine; NAN: not known */
 typedef struct TargetState
 {
-	double		budget;			/* processes; INFINITY: no bound */
-	double		unrested;		/* budget without rests and bad moments */
+	double		added;			/* processes, in all; INFINITY: no bound */
+	double		unrested;		/* added without rests and bad moments */
+	double		others_at_work; /* at work, or waiting for it */
+	double		others_take;
+	double		others_would_take;	/* if nothing were added */
 	ControllerLimit limit;
 	int			vacuums;		/* that share it */
 } TargetState;
@@ -176,7 +180,7 @@ typedef struct TargetState
 /*
  * Leaders join and leave, when they exit, too; that takes an LWLock, under which nothing else
  * is locked but a spinlock.  Any process may call the other functions, which take a spinlock at most.
- * The state of no target is that nothing is bounded.  None raises an error.
+ * The state of no target is that nothing is added.  None raises an error.
  */
 extern Size target_shmem_size(void);
 extern void target_shmem_init(void);
@@ -195,7 +199,7 @@ struct PaceShared
 	/* written by the leader, under the lock; then version */
 	slock_t		mutex;
 	PaceSettings settings;
-	double		least;			/* processes that may be at work at any rate */
+	double		needed;			/* processes, more than by the settings */
 	pg_atomic_uint32 version;
 	pg_atomic_uint32 failsafe;	/* is it on, as far as a process has noticed? */
 	/* these never change */
@@ -206,9 +210,8 @@ struct PaceShared
 
 	/* written by all */
 	Budget		cost;			/* by the settings */
-	Budget		time;			/* awake, of this vacuum alone */
+	Budget		time;			/* awake, of this vacuum alone, as it is needed */
 	pg_atomic_uint32 with_server;	/* how many the server makes sleep */
-	pg_atomic_uint32 by_target; /* is it the target that makes them sleep? */
 	Parking		parking;		/* of its workers, if it may have any */
 };
 
@@ -219,10 +222,11 @@ typedef struct Pace
 	uint32		version;		/* of the settings below */
 	PaceSettings settings;
 	bool		has_target;		/* and spends of its budget */
-	uint32		target_version; /* of its budget below */
+	uint32		target_version; /* of what it adds */
+	/* what it may spend: the sum of these */
 	double		rate;			/* of the settings, cost a second, or INFINITY */
-	double		budget;			/* of the target, processes, or INFINITY */
-	double		least;			/* processes, as in PaceShared */
+	double		added;			/* by the target, processes, or INFINITY */
+	double		needed;			/* processes, as in PaceShared */
 	uint64		slice;			/* ns between two looks at the budgets */
 	uint32		calls;			/* of the delay point */
 	bool		at_work;
@@ -242,7 +246,7 @@ extern void process_publish(const PaceSettings *settings);
 extern void process_take_budget(void);
 extern void process_take_target(bool has_target);
 extern bool process_budget_has_changed(void);
-extern bool process_is_counted(void);
+extern bool process_is_bounded(void);
 extern uint64 process_pay(uint64 now);
 extern void process_reset(uint64 now);
 extern void process_bound_team(void);
@@ -256,7 +260,7 @@ extern void process_bound_team(void);
 extern Size view_shmem_size(void);
 extern void view_shmem_init(void);
 extern void view_begin_row(PaceShared *shared);
-extern void view_show(PaceShared *shared, double cost, double awake, double asleep);
+extern void view_show(PaceShared *shared, double cost, double asleep);
 extern void view_end_row(void);
 
 /* ---- pace_command.c: the command that this process leads ---- */

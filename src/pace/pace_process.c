@@ -3,12 +3,16 @@
  * pace_process.c
  *	  A vacuum, and this process in it: what it may spend.
  *
- * There are two budgets, and the one that makes a process sleep for longer counts.
- * Cost-based delay is a cost a second for the processes of one vacuum: the settings say
- * what a page costs, and the server counts the pages.  A latency target is a number of
- * processes at work on average, for all vacuums that share it; they use it by being
- * awake.  The nearer to wraparound a table is, the less either holds back its vacuum
- * (pace_set_need).
+ * There are three budgets, and they add up.  Cost-based delay is a cost a second for the
+ * processes of one vacuum: the settings say what a page costs, and the server counts the
+ * pages.  A latency target adds a number of processes at work on average, for all vacuums
+ * that share it; they use it by being awake.  The nearer to wraparound a table is, the more
+ * processes its own vacuum has besides (pace_set_need).
+ *
+ * A piece of work is paid for from the budget that is through with it first, and from no
+ * other.  The cost delay is always asked, and its clock is never later than it would be by
+ * itself, as it only pays for a part.  So whatever the other budgets are, even nothing,
+ * nobody sleeps for longer than by the cost delay alone.
  *
  * The leader publishes settings in the shared block, and raises its version.  A process
  * that sees a new version takes the settings from there (process_take_budget).
@@ -29,8 +33,12 @@
 #include "debug_point.h"
 #include "pace/pace_private.h"
 
-/* Under a budget, the time between two looks at it: at the least one it buys the least nap. */
-#define SLICE_NS			((uint64) (LEAST_BUDGET * LEAST_NAP_NS))
+/* Under a budget, the time between two looks at it.  Chosen: a budget of 0.02 processes buys the least nap with it. */
+#define SLICE_NS			(20 * (uint64) NS_PER_US)
+/* Of the cost delay, of the target, as the vacuum is needed */
+#define BUDGETS				3
+/* No budget that takes longer to pay is asked. */
+#define LONGEST_PRICE		((double) NS_PER_S * SECS_PER_HOUR)
 /* As in the server: at most this many times the limit is paid for at once. */
 #define GREATEST_OVERRUN	4
 
@@ -39,8 +47,7 @@ PaceCommand pace_command;
 
 static int64 pages_written = 0; /* by this process, past shared buffers */
 
-static uint64 process_pay_own_clock(uint64 now, double most);
-static uint64 process_pay_from(Budget *budget, uint64 now, double price, double most, uint64 latest);
+static uint64 process_pay_first(uint64 now, Budget *const *budgets, const double *prices);
 static double process_cost_so_far(void);
 
 /* process_publish -- the leader tells its workers which settings are in force. */
@@ -59,26 +66,26 @@ process_publish(const PaceSettings *settings)
 /*
  * pace_set_need
  *		How much this vacuum is needed, from 0 to 1, so that wraparound doesn't come
- *		nearer: from the floor of a latency target to full speed.  For the leader; does
- *		nothing before pace_create.
+ *		nearer.  For the leader; does nothing before pace_create.
  *
- * It may always have this many processes at work, whatever a target or the cost delay
- * allow: between the floor and the most that it can have, evenly on a logarithmic scale.
+ * It may have this many processes at work beyond a target and the cost delay: up to the most
+ * that it can have, and with those that the default delay keeps at work evenly on a
+ * logarithmic scale.
  */
 void
 pace_set_need(double need)
 {
 	double		most,
-				least;
+				needed;
 
 	if (my_pace.shared == NULL)
 		return;
 	most = my_pace.shared->parking.most + 1;
-	least = LEAST_BUDGET * pow(most / LEAST_BUDGET, Min(Max(need, 0), 1));
-	if (least == my_pace.shared->least)
+	needed = FLOOR_BUDGET * (pow(most / FLOOR_BUDGET + 1, Min(Max(need, 0), 1)) - 1);
+	if (needed == my_pace.shared->needed)
 		return;
 	SpinLockAcquire(&my_pace.shared->mutex);
-	my_pace.shared->least = least;
+	my_pace.shared->needed = needed;
 	SpinLockRelease(&my_pace.shared->mutex);
 	pg_atomic_fetch_add_u32(&my_pace.shared->version, 1);
 }
@@ -96,7 +103,7 @@ process_take_budget(void)
 	my_pace.version = pg_atomic_read_u32(&shared->version);
 	SpinLockAcquire(&shared->mutex);
 	*settings = shared->settings;
-	my_pace.least = shared->least;
+	my_pace.needed = shared->needed;
 	SpinLockRelease(&shared->mutex);
 	my_pace.accounted = (int64) (process_cost_so_far() - due);
 	VacuumCostPageHit = settings->page_hit;
@@ -107,23 +114,23 @@ process_take_budget(void)
 	my_pace.rate = settings_rate(settings);
 	my_pace.target_version = target_version();
 	target_state(my_pace.has_target, &target);
-	my_pace.budget = target.budget;
-	my_pace.slice = isinf(my_pace.budget) && isinf(my_pace.rate) ? LEAST_NAP_NS : SLICE_NS;
+	my_pace.added = target.added;
+	my_pace.slice = process_is_bounded() ? SLICE_NS : LEAST_NAP_NS;
 
 	/* with a target, cost is counted even if nothing bounds it now */
 	if (!VacuumFailsafeActive)
-		VacuumCostActive = process_is_counted();
+		VacuumCostActive = !isinf(my_pace.rate);
 	/* what was used before isn't paid for */
 	if (VacuumCostActive && !was_active)
 		process_reset(now_ns());
 	process_bound_team();
 }
 
-/* process_is_counted -- is what this process uses accounted for? */
+/* process_is_bounded -- has this process a budget? */
 bool
-process_is_counted(void)
+process_is_bounded(void)
 {
-	return !isinf(my_pace.rate) || my_pace.settings.has_target;
+	return !isinf(my_pace.rate + my_pace.added);
 }
 
 /* process_take_target -- this process spends of the target's budget from now on, or doesn't. */
@@ -161,12 +168,17 @@ process_pay(uint64 now)
 	/* longer than that it has waited, for a lock perhaps, and used nothing */
 	double		awake = now > my_pace.awake_since ? Min(now - my_pace.awake_since, NEIGHBOURS_LOOK_NS) : 0;
 	double		price = awake * DEBUG_LIMIT(price, 1);
-	uint64		until = 0,
-				until_by_target = 0;
 
-	/* as much as it is needed */
-	double		most = my_pace.least > LEAST_BUDGET ? price / my_pace.least : INFINITY;
-	uint64		latest = isinf(most) ? PG_UINT64_MAX : process_pay_own_clock(now, most);
+	/* those that leave it to the server take their share by themselves */
+	int			at_work = pg_atomic_read_u32(&shared->cost.at_work);
+	int			with_server = pg_atomic_read_u32(&shared->with_server);
+	double		share = with_server == 0 ? 1 : (double) at_work / Max(at_work - with_server, 1);
+	Budget	   *const budgets[BUDGETS] = {&shared->cost, target_time(), &shared->time};
+	const double prices[BUDGETS] = {
+		Min(cost, (double) my_pace.settings.cost_limit * GREATEST_OVERRUN) * NS_PER_S / my_pace.rate * share,
+		my_pace.added > 0 ? price / my_pace.added : INFINITY,
+		my_pace.needed > 0 ? price / my_pace.needed : INFINITY,
+	};
 
 	Assert(cost >= 0);
 	my_pace.accounted = cost_now;
@@ -175,51 +187,39 @@ process_pay(uint64 now)
 	pg_atomic_fetch_add_u64(&shared->time.used, (uint64) awake);
 	if (my_pace.has_target)
 		pg_atomic_fetch_add_u64(&target_time()->used, (uint64) price);
-
-	if (!isinf(my_pace.rate))
-	{
-		/* those that leave it to the server take their share by themselves */
-		int			at_work = pg_atomic_read_u32(&shared->cost.at_work);
-		int			with_server = pg_atomic_read_u32(&shared->with_server);
-		double		share = with_server == 0 ? 1 : (double) at_work / Max(at_work - with_server, 1);
-
-		until = process_pay_from(&shared->cost, now,
-								 Min(cost, (double) my_pace.settings.cost_limit * GREATEST_OVERRUN) * NS_PER_S / my_pace.rate * share,
-								 most, latest);
-	}
-	if (!isinf(my_pace.budget))
-		until_by_target = process_pay_from(target_time(), now, price / my_pace.budget, most, latest);
-	if (pg_atomic_read_u32(&shared->by_target) != (until_by_target > until))
-		pg_atomic_write_u32(&shared->by_target, until_by_target > until);
-	return Max(until, until_by_target);
+	return process_pay_first(now, budgets, prices);
 }
 
-/* process_pay_own_clock -- it may be ignored for long, so no more is owed than a slice for each process. */
+/* process_pay_first -- pay these prices (ns) from the budget that is through with its own first; until when to sleep. */
 static uint64
-process_pay_own_clock(uint64 now, double most)
+process_pay_first(uint64 now, Budget *const *budgets, const double *prices)
 {
-	pg_atomic_uint64 *paid_until = &my_pace.shared->time.paid_until;
-	uint32		at_work = pg_atomic_read_u32(&my_pace.shared->cost.at_work);
-	uint64		bound = now + (uint64) (most * Max(at_work, 1));
-	uint64		before = pg_atomic_read_u64(paid_until);
-
-	if (before > bound)
-		(void) pg_atomic_compare_exchange_u64(paid_until, &before, bound);
-	return clock_pay(paid_until, now, most);
-}
-
-/* process_pay_from -- until when to sleep for a budget; a vacuum that needs more doesn't use it, but its own clock. */
-static uint64
-process_pay_from(Budget *budget, uint64 now, double price, double most, uint64 latest)
-{
-	Assert(price >= 0);
-	if (price < most)
+	for (;;)
 	{
-		uint64		until = clock_pay(&budget->paid_until, now, price);
+		pg_atomic_uint64 *clock = NULL;
+		uint64		before = 0;
+		uint64		until = PG_UINT64_MAX;
 
-		latest = Min(until, latest);
+		for (int i = 0; i < BUDGETS; i++)
+		{
+			uint64		paid_until = pg_atomic_read_u64(&budgets[i]->paid_until);
+			uint64		offer;
+
+			Assert(prices[i] >= 0);
+			if (prices[i] >= LONGEST_PRICE)
+				continue;
+			offer = Max(paid_until, now - CREDIT_NS) + (uint64) prices[i];
+			if (offer >= until)
+				continue;
+			clock = &budgets[i]->paid_until;
+			before = paid_until;
+			until = offer;
+		}
+		Assert(clock != NULL);
+		/* if another process has paid meanwhile, compare again */
+		if (pg_atomic_compare_exchange_u64(clock, &before, until))
+			return until;
 	}
-	return latest;
 }
 
 /* process_reset -- what this process has used so far isn't paid for. */
@@ -260,7 +260,7 @@ pace_pages_written(int number)
 void
 process_bound_team(void)
 {
-	double		fed = Max(Min(my_pace.rate / COST_OF_A_PROCESS, my_pace.budget), my_pace.least);
+	double		fed = my_pace.rate / COST_OF_A_PROCESS + my_pace.added + my_pace.needed;
 	bool		failsafe = VacuumFailsafeActive || pg_atomic_read_u32(&my_pace.shared->failsafe) != 0;
 
 	Assert(my_pace.shared != NULL);

@@ -57,8 +57,8 @@ void
 pace_settings_init(void)
 {
 	DefineCustomEnumVariable("cyclone.autovacuum_latency_target",
-							 "Whether autovacuum slows down so that others take little longer.",
-							 "As cyclone.latency_target; autovacuum's cost delay doesn't count then.",
+							 "Whether autovacuum is faster than its cost delay while others take little longer.",
+							 "As cyclone.latency_target.",
 							 &autovacuum_target,
 							 false,
 							 targets,
@@ -67,8 +67,8 @@ pace_settings_init(void)
 							 NULL, NULL, NULL);
 
 	DefineCustomEnumVariable("cyclone.latency_target",
-							 "Whether VACUUM slows down so that others take little longer.",
-							 "\"auto\": they take little longer than without VACUUM; \"off\": VACUUM doesn't care.",
+							 "Whether VACUUM is faster than its cost delay while others take little longer.",
+							 "\"auto\": never slower than the cost delay, or than vacuum_cost_limit each 2 ms if there is none; \"off\": the cost delay alone.",
 							 &latency_target,
 							 false,
 							 targets,
@@ -95,7 +95,7 @@ pace_parse_latency_target(const char *value, bool *is_auto)
  *		The settings as this session's parameters have them.
  *
  * In an autovacuum worker those of autovacuum and of the table, as the server
- * has worked them out; a latency target stands in for the cost delay there.
+ * has worked them out.
  */
 void
 pace_settings_current(PaceSettings *settings)
@@ -108,8 +108,6 @@ pace_settings_current(PaceSettings *settings)
 	settings->page_miss = VacuumCostPageMiss;
 	settings->page_dirty = VacuumCostPageDirty;
 	settings->has_target = (autovacuum ? autovacuum_target : latency_target) != 0;
-	if (autovacuum && settings->has_target)
-		settings->cost_delay = 0;
 }
 
 /* pace_settings_save -- note the parameters that pace_settings_reread may change. */
@@ -201,8 +199,6 @@ settings_reread_autovacuum(ConfigVariable *files, PaceSettings *settings)
 	settings->cost_limit = vacuum_cost_limit;
 
 	settings_reread_target("cyclone.autovacuum_latency_target", files, &settings->has_target);
-	if (settings->has_target)
-		settings->cost_delay = 0;
 }
 
 /* settings_reread_target -- reread the latency target; the default is none. */

@@ -68,7 +68,7 @@ pace_launch_workers(void)
 bool
 pace_is_bounded(void)
 {
-	return !isinf(my_pace.rate) || !isinf(my_pace.budget);
+	return process_is_bounded();
 }
 
 /*
@@ -157,18 +157,15 @@ pace_tick_if_due(uint64 now)
 {
 	PaceShared *shared = my_pace.shared;
 	uint32		at_work = pg_atomic_read_u32(&shared->cost.at_work);
-	BudgetUse	cost,
-				time = {.used = 0};
+	BudgetUse	cost;
 
 	if (my_pace.has_target)
 		target_tick_if_due(now);
 	if (!budget_begin_tick(&shared->cost, now, &cost))
 		return;
-	if (budget_begin_tick(&shared->time, now, &time))
-		budget_end_tick(&shared->time);
 	/* how long processes sleep that leave it to the server isn't known */
 	if (pg_atomic_read_u32(&shared->with_server) == 0)
 		parking_adjust(&shared->parking, cost.asleep);
-	view_show(shared, cost.used, time.used / NS_PER_S, Min(cost.asleep / Max(at_work, 1), 1));
+	view_show(shared, cost.used, Min(cost.asleep / Max(at_work, 1), 1));
 	budget_end_tick(&shared->cost);
 }

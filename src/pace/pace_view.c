@@ -27,13 +27,13 @@
 #include "library.h"
 #include "pace/pace_private.h"
 
-#define PACE_COLUMNS		12
+#define PACE_COLUMNS		16
 
 /* What keeps a vacuum from going faster, in the words of the view */
 static const char *const limit_names[] = {
 	[LIMIT_NOTHING] = "nothing",
-	[LIMIT_LATENCY] = "latency target",
-	[LIMIT_LEARNING] = "learning the target",
+	[LIMIT_OTHERS] = "other sessions",
+	[LIMIT_LEARNING] = "learning",
 	[LIMIT_FLOOR] = "floor",
 #define LIMIT_COST_DELAY	(LIMIT_FLOOR + 1)
 	[LIMIT_COST_DELAY] = "cost delay",
@@ -48,8 +48,7 @@ typedef struct PaceRow
 	double		budget;
 	double		rate;
 	double		asleep;
-	int			shared_by;		/* how many VACUUMs have the target; 0: there
-								 * is none */
+	TargetState target;			/* vacuums is 0 if it has none */
 	int			limited_by;
 } PaceRow;
 
@@ -64,7 +63,8 @@ static PaceSlot *slots = NULL;	/* MaxBackends of them, by leader */
 
 PG_FUNCTION_INFO_V1(pg_cyclone_pace);
 
-static int	view_find_limit(const TargetState *target, bool by_target);
+static int	view_find_limit(const TargetState *target);
+static void view_set_numbers(const double *numbers, int number, Datum *values, bool *nulls);
 static void view_set_row(const PaceRow *row, const GuardHold *hold, Datum *values, bool *nulls);
 
 /* view_begin_row -- the leader's VACUUM of a table has a row from now on. */
@@ -74,7 +74,7 @@ view_begin_row(PaceShared *shared)
 	PaceSlot   *slot = &slots[MyProcNumber];
 
 	Assert(shared->leader == MyProcNumber);
-	view_show(shared, 0, 0, 0);
+	view_show(shared, 0, 0);
 	SpinLockAcquire(&slot->mutex);
 	slot->row.is_in_use = true;
 	SpinLockRelease(&slot->mutex);
@@ -91,42 +91,38 @@ view_end_row(void)
 
 /*
  * view_show
- *		Fill in what the view shows: what processes cost a second by the settings, how
- *		many were at work, and how much of their time they slept.
+ *		Fill in what the view shows: what processes cost a second by the settings, and how
+ *		much of their time they slept.
  */
 void
-view_show(PaceShared *shared, double cost, double awake, double asleep)
+view_show(PaceShared *shared, double cost, double asleep)
 {
 	PaceSlot   *slot = &slots[shared->leader];
 	TargetState target;
-	bool		by_target = my_pace.has_target &&
-		(isinf(my_pace.rate) || pg_atomic_read_u32(&shared->by_target) != 0);
-	double		budget;
 	int			limit;
 
 	Assert(shared->leader >= 0 && shared->leader < MaxBackends);
 	target_state(my_pace.has_target, &target);
-	limit = view_find_limit(&target, by_target);
-	budget = by_target ? Max(target.budget, my_pace.least > LEAST_BUDGET ? my_pace.least : 0) : my_pace.rate;
+	limit = view_find_limit(&target);
 	SpinLockAcquire(&slot->mutex);
-	slot->row.budget = isinf(budget) ? NAN : budget;
-	slot->row.rate = !VacuumCostActive ? NAN : by_target ? awake : cost;
+	slot->row.budget = isinf(my_pace.rate) ? NAN : my_pace.rate;
+	slot->row.rate = !VacuumCostActive ? NAN : cost;
 	slot->row.asleep = asleep;
-	slot->row.shared_by = target.vacuums;
+	slot->row.target = target;
 	slot->row.limited_by = limit;
 	SpinLockRelease(&slot->mutex);
 }
 
 /* view_find_limit -- what keeps the vacuum from going faster? */
 static int
-view_find_limit(const TargetState *target, bool by_target)
+view_find_limit(const TargetState *target)
 {
 	Assert(my_pace.shared != NULL);
 	if (pg_atomic_read_u32(&my_pace.shared->failsafe))
 		return LIMIT_FAILSAFE;
-	if (!by_target)
-		return isinf(my_pace.rate) ? LIMIT_NOTHING : LIMIT_COST_DELAY;
-	return isinf(target->budget) ? LIMIT_NOTHING : (int) target->limit;
+	if (my_pace.has_target)
+		return isinf(target->added) ? LIMIT_NOTHING : (int) target->limit;
+	return isinf(my_pace.rate) ? LIMIT_NOTHING : LIMIT_COST_DELAY;
 }
 
 /*
@@ -173,9 +169,13 @@ static void
 view_set_row(const PaceRow *row, const GuardHold *hold, Datum *values, bool *nulls)
 {
 	bool		is_held = hold->limited_by != NULL;
+	bool		has_target = row->is_in_use && row->target.vacuums > 0;
 	const double numbers[] = {
 		is_held ? hold->figure : NAN, is_held ? hold->bound : NAN,
 		row->is_in_use ? row->budget : NAN, row->is_in_use ? row->rate : NAN, row->is_in_use ? row->asleep : NAN
+	};
+	const double of_target[] = {
+		row->target.added, row->target.others_at_work, row->target.others_take, row->target.others_would_take
 	};
 
 	Assert(row->limited_by >= 0 && row->limited_by < lengthof(limit_names));
@@ -183,18 +183,27 @@ view_set_row(const PaceRow *row, const GuardHold *hold, Datum *values, bool *nul
 	nulls[0] = !OidIsValid(hold->relid);
 	values[1] = CStringGetTextDatum(is_held ? hold->limited_by : limit_names[row->limited_by]);
 	nulls[1] = false;
-	for (int i = 0; i < lengthof(numbers); i++)
-	{
-		nulls[2 + i] = isnan(numbers[i]);
-		values[2 + i] = Float8GetDatum(numbers[i]);
-	}
+	view_set_numbers(numbers, lengthof(numbers), &values[2], &nulls[2]);
 	nulls[7] = hold->held_by == NULL;
 	if (hold->held_by != NULL)
 		values[7] = CStringGetTextDatum(hold->held_by);
 	nulls[8] = hold->standby_pid == 0;
 	values[8] = Int32GetDatum(hold->standby_pid);
-	nulls[9] = !row->is_in_use || row->shared_by == 0;
-	values[9] = Int32GetDatum(row->shared_by);
+	nulls[9] = !has_target;
+	values[9] = Int32GetDatum(row->target.vacuums);
+	if (has_target)
+		view_set_numbers(of_target, lengthof(of_target), &values[10], &nulls[10]);
+}
+
+/* view_set_numbers -- set columns to these numbers, unless one isn't known, or has no bound. */
+static void
+view_set_numbers(const double *numbers, int number, Datum *values, bool *nulls)
+{
+	for (int i = 0; i < number; i++)
+	{
+		nulls[i] = isnan(numbers[i]) || isinf(numbers[i]);
+		values[i] = Float8GetDatum(numbers[i]);
+	}
 }
 
 /* view_shmem_size -- how much shared memory the slots need. */

@@ -32,6 +32,7 @@
 #define WAITING_DELAY		((double) NS_A_TICK / NS_PER_MS)
 
 static void server_code_leave_it_to_server(void);
+static double server_code_add(double ns, double more);
 static void server_code_have_it_sleep(double ms, int limit);
 
 /* pace_begin_server_code -- this process is about to run a routine that calls the server's own delay point. */
@@ -73,7 +74,7 @@ pace_in_server_code(void)
 	pace_reload_if_due();
 	waits = guards_wait_in_server_code();
 	if (!VacuumFailsafeActive)
-		VacuumCostActive = waits || process_is_counted();
+		VacuumCostActive = waits || !isinf(my_pace.rate);
 	if (waits)
 		server_code_have_it_sleep(WAITING_DELAY, my_pace.settings.cost_limit);
 	if (!VacuumCostActive || waits)
@@ -110,7 +111,7 @@ pace_end_server_code(void)
 		pg_atomic_fetch_sub_u32(&my_pace.shared->with_server, 1);
 	my_pace.in_server_code = my_pace.with_server = false;
 	if (!VacuumFailsafeActive)
-		VacuumCostActive = process_is_counted();
+		VacuumCostActive = !isinf(my_pace.rate);
 	process_reset(now_ns());
 	pace_show_reloads();
 	pace_reload_if_due();
@@ -118,32 +119,27 @@ pace_end_server_code(void)
 
 /*
  * server_code_leave_it_to_server
- *		Have the server's delay point give this process its share of the tighter budget.
+ *		Have the server's delay point give this process its share of the budgets.
  *
- * The server sleeps by cost, so the time that a target's budget allows is converted by what
- * the cost of this vacuum has taken so far.
+ * The server sleeps by cost, so the time awake that a budget allows is converted by what
+ * the cost of this vacuum has taken so far.  Budgets add up: so does, for each, how often a
+ * second it would have the server sleep for a cost of 1.
  */
 static void
 server_code_leave_it_to_server(void)
 {
-	uint32		at_work = pg_atomic_read_u32(&my_pace.shared->cost.at_work);
+	double		at_work = Max(pg_atomic_read_u32(&my_pace.shared->cost.at_work), 1);
 	double		cost = pg_atomic_read_u64(&my_pace.shared->cost.used);
 	double		ns_a_cost = (pg_atomic_read_u64(&my_pace.shared->time.used) + NS_PER_S) / (cost + COST_OF_A_PROCESS);
-	double		ns = 0;
+	double		sharing = Max(pg_atomic_read_u32(&target_time()->at_work), 1);
+	double		ns;
 	TargetState target;
 
+	/* for all of it, so not by a rest that takes a second */
 	target_state(my_pace.has_target, &target);
-	if (!isinf(my_pace.rate))
-		ns = NS_PER_S / my_pace.rate * Max(at_work, 1);
-	if (!isinf(target.unrested))
-	{
-		uint32		sharing = pg_atomic_read_u32(&target_time()->at_work);
-
-		/* for all of it, so not by a rest that takes a second */
-		ns = Max(ns, ns_a_cost * (Max(sharing, 1) / target.unrested - 1));
-	}
-	if (my_pace.least > LEAST_BUDGET)
-		ns = Min(ns, ns_a_cost * (Max(at_work, 1) / my_pace.least - 1));
+	ns = server_code_add(INFINITY, NS_PER_S / my_pace.rate * at_work);
+	ns = server_code_add(ns, ns_a_cost * (sharing / target.unrested - 1));
+	ns = server_code_add(ns, ns_a_cost * (at_work / my_pace.needed - 1));
 	if (ns <= 0)
 	{
 		server_code_have_it_sleep(0, ONCE);
@@ -158,6 +154,13 @@ server_code_leave_it_to_server(void)
 	if (!AmAutoVacuumWorkerProcess())
 		vacuum_cost_limit = (int) Min(vacuum_cost_limit, Max(NEIGHBOURS_LOOK_NS / ns, 1));
 	vacuum_cost_delay = vacuum_cost_limit * ns / NS_PER_MS;
+}
+
+/* server_code_add -- how long to sleep with both of two budgets that have one sleep for so long. */
+static double
+server_code_add(double ns, double more)
+{
+	return more <= 0 ? 0 : isinf(ns) ? more : isinf(more) ? ns : ns * more / (ns + more);
 }
 
 /* server_code_have_it_sleep -- for this time, at the server's next delay point; and again at each such cost. */

@@ -1,12 +1,13 @@
 /*-------------------------------------------------------------------------
  *
  * target.c
- *	  The latency target auto, and the budget that keeps to it, of all VACUUMs of the
- *	  server that have it.
+ *	  The latency target auto: what all VACUUMs of the server that have it may do beyond
+ *	  their cost delays.
  *
  * All VACUUMs together slow users down.  So those with the target, of autovacuum and of
  * sessions, share one budget, one measurement, and one controller that moves the budget.
- * The budget is of time awake, in processes, whatever the cost settings are.
+ * The budget is of time awake, in processes, whatever the cost settings are.  Each VACUUM
+ * has its cost delay's budget besides (pace_process.c).
  *
  * When the last VACUUM has left, what was learned is kept for a while for the next one: so
  * autovacuum doesn't learn anew with each table.  A worker that outlives its failed leader
@@ -55,7 +56,7 @@ static LWLock *lock = NULL;
 
 static void target_resume(uint64 now);
 static NeighboursTimes target_take_times(void);
-static void target_publish(uint64 now);
+static void target_publish(void);
 
 /* target_join -- a VACUUM has the target now. */
 void
@@ -135,7 +136,7 @@ target_tick_if_due(uint64 now)
 
 		controller_step(&target->controller, &input);
 	}
-	target_publish(now);
+	target_publish();
 	budget_end_tick(&target->time);
 }
 
@@ -145,7 +146,7 @@ target_state(bool has_target, TargetState *state)
 {
 	*state = (TargetState)
 	{
-		.budget = INFINITY,.unrested = INFINITY
+		.others_take = NAN,.others_would_take = NAN
 	};
 	if (!has_target)
 		return;
@@ -175,7 +176,7 @@ target_resume(uint64 now)
 	controller_resume(&target->controller, (double) (now - target->left_at) / NS_PER_S);
 	budget_restart(&target->time, now);
 	(void) target_take_times();
-	target_publish(now);
+	target_publish();
 	budget_end_tick(&target->time);
 }
 
@@ -194,25 +195,26 @@ target_take_times(void)
 
 /* target_publish -- let all processes see the controller's result. */
 static void
-target_publish(uint64 now)
+target_publish(void)
 {
 	const Controller *controller = &target->controller;
 	TargetState state = {
-		.budget = controller_budget(controller),
-		.unrested = controller->alone ? INFINITY : Max(controller->budget, controller->in_force),
+		.added = controller_added(controller),
+		.unrested = controller->alone ? INFINITY : Max(controller->budget, controller->in_force) - FLOOR_BUDGET,
+		.others_at_work = controller->load,
+		.others_take = controller_takes(controller),
+		.others_would_take = controller_would_take(controller),
 		.limit = controller->limit,
 	};
 	double		before;
 
-	Assert(state.budget > 0);
+	Assert(state.added >= 0);
 	SpinLockAcquire(&target->mutex);
-	before = target->state.budget;
+	before = target->state.added;
 	target->state = state;
 	SpinLockRelease(&target->mutex);
-	if (state.budget == before)
-		return;
-	budget_change_rate(&target->time, now, isinf(before) ? 1 : before / state.budget);
-	pg_atomic_fetch_add_u32(&target->version, 1);
+	if (state.added != before)
+		pg_atomic_fetch_add_u32(&target->version, 1);
 }
 
 /* target_shmem_size -- how much shared memory it needs; asks for its lock. */

@@ -26,12 +26,13 @@ BufferUsage pgBufferUsage;
 int			VacuumCostBalance = 0;
 
 static PaceShared shared;
+static Budget of_target;
 
-/* target_time -- no target is used here. */
+/* target_time -- of the only target. */
 Budget *
 target_time(void)
 {
-	return &shared.time;
+	return &of_target;
 }
 
 /* s_lock -- nobody else has it. */
@@ -49,29 +50,28 @@ begin(int workers, double rate)
 	memset(&my_pace, 0, sizeof(my_pace));
 	budget_init(&shared.cost);
 	budget_init(&shared.time);
+	budget_init(&of_target);
 	shared.parking.most = workers;
 	my_pace.shared = &shared;
 	my_pace.rate = rate;
-	my_pace.budget = INFINITY;
 	my_pace.settings.page_miss = 2;
 	my_pace.settings.cost_limit = 200;
 }
 
-/* least_at -- how many processes may be at work at any rate, at this age of the table. */
+/* needed_at -- how many processes may be at work beyond all budgets, at this age of the table. */
 static double
-least_at(double age)
+needed_at(double age)
 {
 	pace_set_need(need_of_age(age, 200000000, 1600000000));
-	return shared.least;
+	return shared.needed;
 }
 
 /*
- * test_the_least_rises_smoothly
- *		From the floor at autovacuum_freeze_max_age to all processes at vacuum_failsafe_age:
- *		with each million transactions by the same small part, so nowhere does it leap.
+ * test_what_is_needed_rises_smoothly
+ *		From nothing at autovacuum_freeze_max_age to all processes at vacuum_failsafe_age: with
+ *		the floor, with each million transactions by the same small part, so nowhere does it leap.
  */
-static void
-test_the_least_rises_smoothly(void)
+UNIT_TEST(test_what_is_needed_rises_smoothly)
 {
 	for (int workers = 0; workers <= 255; workers = 2 * workers + 1)
 	{
@@ -79,29 +79,28 @@ test_the_least_rises_smoothly(void)
 
 		unit_case("%d workers", workers);
 		begin(workers, INFINITY);
-		CHECK_EQ(least_at(0), LEAST_BUDGET);
-		CHECK_EQ(least_at(-5), LEAST_BUDGET);
-		before = least_at(200e6);
-		CHECK_EQ(before, LEAST_BUDGET);
+		CHECK_EQ(needed_at(0), 0);
+		CHECK_EQ(needed_at(-5), 0);
+		before = needed_at(200e6);
+		CHECK_EQ(before, 0);
 		for (double age = 201e6; age <= 1600e6; age += 1e6)
 		{
-			double		least = least_at(age);
+			double		needed = needed_at(age);
 
-			CHECK_BETWEEN(1.002, least / before, 1.007);
-			before = least;
+			CHECK_BETWEEN(1.001, (FLOOR_BUDGET + needed) / (FLOOR_BUDGET + before), 1.006);
+			before = needed;
 		}
 		CHECK_BETWEEN((workers + 1) * 0.999, before, (workers + 1) * 1.001);
-		CHECK_EQ(least_at(2e9), before);
+		CHECK_EQ(needed_at(2e9), before);
 	}
 }
 
 /*
  * test_the_failsafe_may_come_at_once
- *		As with the server, not before 1.05 times autovacuum_freeze_max_age.  The least
+ *		As with the server, not before 1.05 times autovacuum_freeze_max_age.  What is needed
  *		rises before that, too.
  */
-static void
-test_the_failsafe_may_come_at_once(void)
+UNIT_TEST(test_the_failsafe_may_come_at_once)
 {
 	CHECK_EQ(need_of_age(99, 100, 0), 0);
 	CHECK_EQ(need_of_age(100, 100, 0), 0);
@@ -115,8 +114,7 @@ test_the_failsafe_may_come_at_once(void)
  *		When a team pauses, the server adds to the leader's pages those of its workers, who
  *		have paid for them.
  */
-static void
-test_what_workers_have_used_is_not_paid_twice(void)
+UNIT_TEST(test_what_workers_have_used_is_not_paid_twice)
 {
 	begin(1, 1e5);
 	pace_begin_work();
@@ -136,8 +134,7 @@ test_what_workers_have_used_is_not_paid_twice(void)
  *		Whatever clock a session has chosen, as PostgreSQL 19 lets it: what another one has
  *		paid until is a time of this one, too.
  */
-static void
-test_all_processes_have_one_clock(void)
+UNIT_TEST(test_all_processes_have_one_clock)
 {
 	for (int i = 0; i < 2; i++)
 	{
@@ -161,31 +158,138 @@ test_all_processes_have_one_clock(void)
  *		For its VACUUM, and for the target that it has; and before there is a budget nothing
  *		is done.
  */
-static void
-test_who_is_at_work_is_counted(void)
+UNIT_TEST(test_who_is_at_work_is_counted)
 {
 	begin(1, INFINITY);
 	my_pace.has_target = true;
 	pace_begin_work();
 	CHECK_EQ(pg_atomic_read_u32(&shared.cost.at_work), 1);
-	CHECK_EQ(pg_atomic_read_u32(&shared.time.at_work), 1);
+	CHECK_EQ(pg_atomic_read_u32(&of_target.at_work), 1);
 	pace_end_work();
 	CHECK_EQ(pg_atomic_read_u32(&shared.cost.at_work), 0);
-	CHECK_EQ(pg_atomic_read_u32(&shared.time.at_work), 0);
+	CHECK_EQ(pg_atomic_read_u32(&of_target.at_work), 0);
 	my_pace.shared = NULL;
-	shared.least = 7;
+	shared.needed = 7;
 	pace_set_need(1);
-	CHECK_EQ(shared.least, 7);
+	CHECK_EQ(shared.needed, 7);
 }
 
-/* main -- run them all. */
-int
-main(void)
+/* What a VACUUM may do, and what may happen meanwhile */
+typedef struct Course
 {
-	UNIT_RUN(test_all_processes_have_one_clock);
-	UNIT_RUN(test_the_least_rises_smoothly);
-	UNIT_RUN(test_the_failsafe_may_come_at_once);
-	UNIT_RUN(test_what_workers_have_used_is_not_paid_twice);
-	UNIT_RUN(test_who_is_at_work_is_counted);
-	return unit_end();
+	int			processes;
+	double		added;
+	double		needed;
+	bool		changes;		/* are these factors, of which there is now all, now nothing? */
+	bool		is_shared;		/* have others mostly used up what is added? */
+	bool		is_even;		/* does each piece of work take 30 us, and a cost
+								 * of 11? */
+} Course;
+
+#define PIECES	20000
+#define TEAM	3
+
+/*
+ * course_run
+ *		Pages by chance, by a cost delay of 200 a 2 ms and what is added; the same pages for
+ *		all courses.  Notes when each piece of work begins, which is the first process's that
+ *		is awake.  Returns the seconds that all takes.
+ */
+static double
+course_run(Course course, uint64 seed, uint64 *begins)
+{
+	uint64		start = now_ns();
+	uint64		free_at[TEAM];
+	Pace		processes[TEAM];
+
+	begin(course.processes - 1, 1e5);
+	unit_seed(seed);
+	pg_atomic_write_u32(&shared.cost.at_work, course.processes);
+	my_pace.added = course.added;
+	my_pace.needed = course.needed;
+	for (int i = 0; i < course.processes; i++)
+	{
+		free_at[i] = start;
+		processes[i] = my_pace;
+	}
+	for (int piece = 0; piece < PIECES; piece++)
+	{
+		int			next = 0;
+		int			takes = (course.is_even ? 30 : unit_number(5, 60)) * NS_PER_US;
+		int			cost = course.is_even ? 11 : unit_number(0, 22);
+		double		part = course.changes ? piece / 500 % 3 / 2.0 : 1;
+		uint64		now,
+					until;
+
+		for (int i = 1; i < course.processes; i++)
+			if (free_at[i] < free_at[next])
+				next = i;
+		begins[piece] = free_at[next] - start;
+		my_pace = processes[next];
+		my_pace.added = course.added * part;
+		my_pace.needed = course.needed * part;
+		my_pace.awake_since = free_at[next];
+		my_pace.settings.page_hit = cost;
+		my_pace.accounted = (int64) process_cost_so_far() - cost;
+		now = free_at[next] + takes;
+		if (course.is_shared && piece % 7 != 0)
+			pg_atomic_write_u64(&of_target.paid_until, now + piece % 5 * NS_PER_S);
+		until = process_pay(now);
+		free_at[next] = until >= now + LEAST_NAP_NS ? until : now;
+		processes[next] = my_pace;
+	}
+	return begins[PIECES - 1] / (double) NS_PER_S;
+}
+
+/*
+ * test_nobody_sleeps_for_longer_than_by_the_cost_delay
+ *		Whatever is added, takes it away again, or uses it up: each piece of work begins when
+ *		it would by the cost delay alone, or earlier, but for the least nap.
+ */
+UNIT_TEST(test_nobody_sleeps_for_longer_than_by_the_cost_delay)
+{
+	static uint64 alone[PIECES];
+	static uint64 with[PIECES];
+	static const double parts[] = {0, 1e-12, 0.001, 0.1, 1, INFINITY};
+
+	for (int i = 0; i < lengthof(parts) * 2 * 3 * TEAM; i++)
+	{
+		Course		course = {
+			.processes = i % TEAM + 1,.changes = i / TEAM % 3 == 1,.is_shared = i / TEAM % 3 == 2,
+			.added = parts[i / TEAM / 3 / 2],.needed = i / TEAM / 3 % 2 == 0 ? 0 : 0.05
+		};
+
+		if (isinf(course.added) && course.changes)
+			course.added = 1e9;
+		unit_case("%d processes, %g added, %g needed, changes %d, shared %d",
+				  course.processes, course.added, course.needed, course.changes, course.is_shared);
+		(void) course_run((Course) {.processes = course.processes}, i + 1, alone);
+		(void) course_run(course, i + 1, with);
+		for (int piece = 0; piece < PIECES; piece++)
+			CHECK(with[piece] <= alone[piece] + 2 * LEAST_NAP_NS);
+	}
+}
+
+/*
+ * test_budgets_add_up
+ *		What the cost delay allows, what the target adds and what is needed: all of each.
+ */
+UNIT_TEST(test_budgets_add_up)
+{
+	static uint64 begins[PIECES];
+	static const struct
+	{
+		double		added;
+		double		needed;
+	}			cases[] = {{0, 0}, {0.1, 0}, {0.02, 0}, {0, 0.1}, {0.1, 0.2}};
+
+	for (int i = 0; i < lengthof(cases); i++)
+		for (int processes = 1; processes <= TEAM; processes++)
+		{
+			Course		course = {processes, cases[i].added, cases[i].needed,.is_even = true};
+			double		pieces = 1e5 / 11 + (cases[i].added + cases[i].needed) / 30e-6;
+
+			unit_case("%g added, %g needed, %d processes", cases[i].added, cases[i].needed, processes);
+			CHECK_BETWEEN(0.95, course_run(course, i + 1, begins) * pieces / PIECES, 1.05);
+		}
 }

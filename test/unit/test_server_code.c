@@ -49,7 +49,7 @@ target_version(void)
 void
 target_state(bool has_target, TargetState *state)
 {
-	state->budget = state->unrested = my_pace.budget;
+	state->added = state->unrested = has_target ? my_pace.added : 0;
 }
 
 /* parking_set_bound -- there is no team. */
@@ -83,12 +83,6 @@ pace_show_reloads(void)
 {
 }
 
-/* pace_warn_if_out_of_reach -- it isn't. */
-void
-pace_warn_if_out_of_reach(void)
-{
-}
-
 /* pace_look_around -- there is nobody. */
 void
 pace_look_around(uint64 now)
@@ -108,9 +102,12 @@ s_lock(volatile slock_t *lock, const char *file, int line, const char *function)
 	return 0;
 }
 
-/* begin -- a VACUUM with this budget of time awake, which is in the server's code. */
+/* Cost a second: it would take hours */
+#define NEXT_TO_NOTHING	1e-6
+
+/* begin -- a VACUUM to which so much time awake is added, and which is in the server's code. */
 static void
-begin(double budget)
+begin(double added)
 {
 	memset(&shared, 0, sizeof(shared));
 	memset(&my_pace, 0, sizeof(my_pace));
@@ -123,8 +120,8 @@ begin(double budget)
 	my_pace.settings.cost_limit = vacuum_cost_limit = 200;
 	my_pace.settings.page_miss = VacuumCostPageMiss = 2;
 	my_pace.has_target = true;
-	my_pace.rate = INFINITY;
-	my_pace.budget = budget;
+	my_pace.rate = NEXT_TO_NOTHING;
+	my_pace.added = added;
 	my_pace.in_server_code = true;
 }
 
@@ -147,10 +144,11 @@ server_sleeps(int cost)
 	return ms;
 }
 
-/* look -- as many entries as make it look at the clock. */
+/* look -- a page, and as many entries as make it look at the clock. */
 static void
 look(void)
 {
+	pgBufferUsage.shared_blks_read++;
 	for (int i = 0; i < CALLS_A_LOOK; i++)
 		pace_in_server_code();
 }
@@ -160,8 +158,7 @@ look(void)
  *		Whatever the page costs that comes before the server's delay point; a process that
  *		sleeps for longer would be awake for longer, as its own clock has it, and owe more.
  */
-static void
-test_it_sleeps_for_what_it_owes(void)
+UNIT_TEST(test_it_sleeps_for_what_it_owes)
 {
 	static const BackendType types[] = {B_BACKEND, B_AUTOVAC_WORKER};
 
@@ -176,8 +173,7 @@ test_it_sleeps_for_what_it_owes(void)
 
 			my_pace.awake_since = now - NS_PER_MS;
 			pg_atomic_write_u64(&of_target.paid_until, now);
-			for (int k = 0; k < CALLS_A_LOOK; k++)
-				pace_in_server_code();
+			look();
 			CHECK(vacuum_cost_delay >= 9);
 			CHECK_BETWEEN(vacuum_cost_delay, server_sleeps(22), vacuum_cost_delay * 1.001);
 			CHECK_EQ(server_sleeps(22), 0);
@@ -191,8 +187,7 @@ test_it_sleeps_for_what_it_owes(void)
  *		By what the vacuum has cost so far, not by a last page that somebody else had a lock
  *		on; an autovacuum worker's, too, after a delete that slept.
  */
-static void
-test_cleanup_has_its_share(void)
+UNIT_TEST(test_cleanup_has_its_share)
 {
 	static const BackendType types[] = {B_BACKEND, B_AUTOVAC_WORKER};
 
@@ -225,8 +220,7 @@ test_cleanup_has_its_share(void)
 		CHECK_BETWEEN(16000, slept, 22000);
 		/* as soon as it asks for an entry it tells how long */
 		CHECK_EQ(pg_atomic_read_u32(&shared.with_server), 1);
-		for (int k = 0; k < CALLS_A_LOOK; k++)
-			pace_in_server_code();
+		look();
 		CHECK_EQ(pg_atomic_read_u32(&shared.with_server), 0);
 		pace_end_server_code();
 	}
@@ -234,13 +228,11 @@ test_cleanup_has_its_share(void)
 }
 
 /* test_a_guard_holds_it -- it sleeps, whatever it owes; and again, if it asks for no entry. */
-static void
-test_a_guard_holds_it(void)
+UNIT_TEST(test_a_guard_holds_it)
 {
 	begin(1);
 	guard_holds = true;
-	for (int i = 0; i < CALLS_A_LOOK; i++)
-		pace_in_server_code();
+	look();
 	guard_holds = false;
 	CHECK_BETWEEN(200, server_sleeps(2), 300);
 	CHECK_EQ(server_sleeps(2), 0);
@@ -252,20 +244,17 @@ test_a_guard_holds_it(void)
  *		Nothing wakes a process in the server's delay point, when its target has gone,
  *		perhaps.  So it sleeps for a moment each time, until all is paid for.
  */
-static void
-test_no_sleep_is_long(void)
+UNIT_TEST(test_no_sleep_is_long)
 {
-	begin(LEAST_BUDGET / 4);	/* as in rests */
+	begin(0.005);
 
 	/* of which 0.1 s is paid for: 20 s */
 	my_pace.awake_since = now_ns() - NS_PER_S;
-	for (int i = 0; i < CALLS_A_LOOK; i++)
-		pace_in_server_code();
+	look();
 	CHECK_BETWEEN(1, vacuum_cost_delay, 1000);
 	/* the rest is paid later */
 	my_pace.awake_since = now_ns() - NS_PER_US;
-	for (int i = 0; i < CALLS_A_LOOK; i++)
-		pace_in_server_code();
+	look();
 	CHECK_BETWEEN(1, vacuum_cost_delay, 1000);
 	CHECK_BETWEEN(19000, (pg_atomic_read_u64(&of_target.paid_until) - now_ns()) / NS_PER_MS, 20100);
 }
@@ -275,8 +264,7 @@ test_no_sleep_is_long(void)
  *		The server's delay point ends for any signal, and reckons that it has slept for all of
  *		the time.  So the process sleeps again, for the rest; once that is over, no more.
  */
-static void
-test_a_signal_does_not_shorten_its_sleep(void)
+UNIT_TEST(test_a_signal_does_not_shorten_its_sleep)
 {
 	begin(0.001);
 	my_pace.awake_since = now_ns() - NS_PER_MS;
@@ -302,8 +290,7 @@ test_a_signal_does_not_shorten_its_sleep(void)
  *		Another budget is taken; nothing is paid before a slice is over, nothing slept for
  *		what is less than a nap, and nobody sleeps where nothing is in force.
  */
-static void
-test_each_look_goes_by_what_is_in_force(void)
+UNIT_TEST(test_each_look_goes_by_what_is_in_force)
 {
 	begin(0.1);
 	my_pace.in_server_code = false;
@@ -319,14 +306,17 @@ test_each_look_goes_by_what_is_in_force(void)
 	CHECK_EQ(pg_atomic_read_u32(&shared.with_server), 0);
 
 	begin(0.1);
+	my_pace.settings.cost_delay = 2;
 	shared.settings = my_pace.settings;
-	shared.least = LEAST_BUDGET;
+	shared.needed = 0.5;
 	pg_atomic_write_u32(&shared.version, 7);
 	vacuum_cost_delay = 5;
 	VacuumCostBalance = ONCE;
 	my_pace.awake_since = now_ns() + NS_PER_S;
 	look();
 	CHECK_EQ(my_pace.version, 7);
+	CHECK_EQ(my_pace.rate, 1e5);
+	CHECK_EQ(my_pace.needed, 0.5);
 	CHECK_EQ(my_pace.slice, SLICE_NS);
 	CHECK_EQ(vacuum_cost_delay, 5);
 
@@ -354,8 +344,8 @@ test_each_look_goes_by_what_is_in_force(void)
 	look();
 	CHECK_EQ(vacuum_cost_delay, 0);
 
-	begin(INFINITY);
-	my_pace.settings.has_target = false;
+	begin(0);
+	my_pace.rate = INFINITY;
 	vacuum_cost_delay = 5;
 	look();
 	CHECK(!VacuumCostActive);
@@ -363,46 +353,32 @@ test_each_look_goes_by_what_is_in_force(void)
 }
 
 /*
- * test_cleanup_has_the_tighter_budget
- *		Of cost or of time; as much of it as the table's age asks for; or there is none.
+ * test_cleanup_has_all_budgets
+ *		Of cost, of time that is added, and as much as the table's age asks for: each would
+ *		have it sleep for so long, and together they do for less than any.  Or nothing bounds it.
  */
-static void
-test_cleanup_has_the_tighter_budget(void)
+UNIT_TEST(test_cleanup_has_all_budgets)
 {
 	static const struct
 	{
 		double		rate;		/* of cost, a second */
-		double		budget;
-		double		least;
+		double		added;
+		double		needed;
 		double		ns;			/* that it sleeps for a cost of 1 */
 	}			cases[] = {
-		{1e4, INFINITY, LEAST_BUDGET, 1e5}, {1e4, 0.5, LEAST_BUDGET, 1e5}, {1e9, 0.5, LEAST_BUDGET, 1e3},
-		{1e4, 0.5, 0.25, 3e3}, {INFINITY, INFINITY, LEAST_BUDGET, 0}
+		{1e4, 0, 0, 1e5}, {1e4, 0.5, 0, 1e5 / 101}, {1e9, 0.5, 0, 1 / (1 + 1e-3)}, {1e4, 0, 0.25, 1 / (1e-5 + 1 / 3e3)},
+		{1e4, 0.5, 0.25, 1 / (1e-5 + 1e-3 + 1 / 3e3)}, {1e4, INFINITY, 0, 0}, {1e4, 0.5, 2, 0}, {INFINITY, 0, 0, 0}
 	};
 
 	for (int i = 0; i < lengthof(cases); i++)
 	{
-		unit_case("rate %g, budget %g, least %g", cases[i].rate, cases[i].budget, cases[i].least);
-		begin(cases[i].budget);
+		unit_case("rate %g, %g added, %g needed", cases[i].rate, cases[i].added, cases[i].needed);
+		begin(cases[i].added);
 		my_pace.in_server_code = false;
 		my_pace.rate = cases[i].rate;
-		my_pace.least = cases[i].least;
+		my_pace.needed = cases[i].needed;
 		pace_begin_server_code();
 		CHECK_BETWEEN(cases[i].ns * 0.999, vacuum_cost_delay * NS_PER_MS / vacuum_cost_limit, cases[i].ns * 1.001);
 		pace_end_server_code();
 	}
-}
-
-/* main -- run them all. */
-int
-main(void)
-{
-	UNIT_RUN(test_it_sleeps_for_what_it_owes);
-	UNIT_RUN(test_cleanup_has_its_share);
-	UNIT_RUN(test_a_guard_holds_it);
-	UNIT_RUN(test_no_sleep_is_long);
-	UNIT_RUN(test_a_signal_does_not_shorten_its_sleep);
-	UNIT_RUN(test_each_look_goes_by_what_is_in_force);
-	UNIT_RUN(test_cleanup_has_the_tighter_budget);
-	return unit_end();
 }

@@ -99,8 +99,7 @@ begin(void)
  *		A worker ticks the target that its cancelled leader has left.  Who has it again waits
  *		for the end of that, or the tick would go on with halves of both.
  */
-static void
-test_nobody_joins_during_a_tick(void)
+UNIT_TEST(test_nobody_joins_during_a_tick)
 {
 	BudgetUse	use;
 	TargetState state;
@@ -113,13 +112,14 @@ test_nobody_joins_during_a_tick(void)
 	target_join();
 	CHECK_EQ(nwaits, 1);
 	target_state(true, &state);
-	CHECK_EQ(state.budget, FIRST_BUDGET);
+	CHECK_EQ(state.added, 0);
 	CHECK_EQ(state.vacuums, 1);
 	/* others tick again */
 	CHECK(budget_begin_tick(&target->time, now_ns() + 2 * NS_A_TICK, &use));
 	budget_end_tick(&target->time);
 	target_state(false, &state);
-	CHECK(isinf(state.budget) && isinf(state.unrested));
+	CHECK_EQ(state.added, 0);
+	CHECK_EQ(state.unrested, 0);
 	CHECK_EQ(state.vacuums, 0);
 }
 
@@ -127,8 +127,7 @@ test_nobody_joins_during_a_tick(void)
  * test_what_was_learned_is_kept_for_a_while
  *		At once for all of it, then for what rests have taught, and in the end for nothing.
  */
-static void
-test_what_was_learned_is_kept_for_a_while(void)
+UNIT_TEST(test_what_was_learned_is_kept_for_a_while)
 {
 	begin();
 	target_join();
@@ -142,7 +141,7 @@ test_what_was_learned_is_kept_for_a_while(void)
 	target_leave();
 	target->left_at -= 59 * (uint64) NS_PER_S;
 	target_join();
-	CHECK_EQ(target->controller.budget, FIRST_BUDGET);
+	CHECK_EQ(target->controller.budget, FLOOR_BUDGET);
 	CHECK_EQ(target->controller.nrests, 7);
 	target_leave();
 	target->left_at -= 80 * (uint64) NS_PER_S;
@@ -150,12 +149,12 @@ test_what_was_learned_is_kept_for_a_while(void)
 	CHECK_EQ(target->controller.nrests, 0);
 }
 
-/* test_the_law_hears_of_what_was_looked_at -- and of nothing else. */
-static void
-test_the_law_hears_of_what_was_looked_at(void)
+/* test_the_law_hears_of_what_was_looked_at -- and of nothing else; what it finds is told. */
+UNIT_TEST(test_the_law_hears_of_what_was_looked_at)
 {
 	uint64		now = now_ns();
-	NeighboursTimes times = {.looked = NS_PER_S / 5,.ran = NS_PER_S / 10};
+	NeighboursTimes times = {.looked = NS_PER_S / 5,.ran = NS_PER_S / 10,.waited = NS_PER_S / 20};
+	TargetState state;
 
 	begin();
 	target_join();
@@ -166,14 +165,28 @@ test_the_law_hears_of_what_was_looked_at(void)
 	target_tick_if_due(now + 3 * NS_A_TICK + NS_PER_MS);
 	CHECK(target->controller.load > 0);
 	CHECK_BETWEEN(0.24, target->controller.load_for, 0.27);
+	target_state(true, &state);
+	CHECK_EQ(state.limit, LIMIT_LEARNING);
+	CHECK(isnan(state.others_take) && isnan(state.others_would_take));
+	for (int tick = 0; tick < 80; tick++)
+	{
+		target_note_others(&times);
+		now += NS_A_TICK + NS_PER_MS;
+		target_tick_if_due(now + 3 * NS_A_TICK);
+	}
+	target_state(true, &state);
+	CHECK_EQ(state.limit, LIMIT_OTHERS);
+	CHECK(state.added > 0);
+	CHECK_BETWEEN(1.4999, state.others_take, 1.5001);
+	CHECK_BETWEEN(1.4999, state.others_would_take, 1.5001);
+	CHECK_BETWEEN(0.7, state.others_at_work, 0.8);
 }
 
 /*
  * test_other_processes_find_it
  *		That one process has made.
  */
-static void
-test_other_processes_find_it(void)
+UNIT_TEST(test_other_processes_find_it)
 {
 	begin();
 	target_join();
@@ -184,13 +197,8 @@ test_other_processes_find_it(void)
 	CHECK_EQ(target->vacuums, 2);
 }
 
-/*
- * test_what_is_owed_changes_with_the_budget
- *		What is still to be paid takes that many times as long; and no tick comes at the
- *		same moment as the one before.
- */
-static void
-test_what_is_owed_changes_with_the_budget(void)
+/* test_no_tick_comes_twice -- at the same moment as the one before. */
+UNIT_TEST(test_no_tick_comes_twice)
 {
 	Budget		budget;
 	BudgetUse	use;
@@ -198,25 +206,8 @@ test_what_is_owed_changes_with_the_budget(void)
 
 	budget_init(&budget);
 	now = budget.tick_time;
-	pg_atomic_write_u64(&budget.paid_until, now + 1000);
-	budget_change_rate(&budget, now, 3);
-	CHECK_EQ(pg_atomic_read_u64(&budget.paid_until), now + 3000);
-	budget_change_rate(&budget, now + 3000, 3);
-	CHECK_EQ(pg_atomic_read_u64(&budget.paid_until), now + 3000);
 	pg_atomic_write_u64(&budget.next_tick, now);
 	CHECK(!budget_begin_tick(&budget, now, &use));
 	CHECK(budget_begin_tick(&budget, now + 2 * NS_A_TICK, &use));
 	budget_end_tick(&budget);
-}
-
-/* main -- run them all. */
-int
-main(void)
-{
-	UNIT_RUN(test_nobody_joins_during_a_tick);
-	UNIT_RUN(test_what_was_learned_is_kept_for_a_while);
-	UNIT_RUN(test_the_law_hears_of_what_was_looked_at);
-	UNIT_RUN(test_other_processes_find_it);
-	UNIT_RUN(test_what_is_owed_changes_with_the_budget);
-	return unit_end();
 }
