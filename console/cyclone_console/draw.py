@@ -162,6 +162,8 @@ def _pace(pace: dict, trail: Trail) -> Text:
             line.append(spark(value / 2), style="red" if value > 1.05 else "green")
     if pace["limited_by"] == "cost delay" and pace["rate"] is not None and pace["budget"] is not None:
         line.append(f" cost {pace['rate']:,.0f} of {pace['budget']:,.0f} a second")
+    if pace["shared_by"] and pace["rate"] is not None and pace["budget"] is not None:
+        line.append(f" cost {pace['rate']:,.0f} a second, at least {pace['budget']:,.0f}")
     if pace["limited_by"] == "paused":
         line.append(f", paused by {plain(pace['held_by'])}, up to {pace['bound'] - pace['figure']:,.0f} s more", style="bold")
     elif pace["limited_by"] == "WAL rate":
@@ -205,7 +207,7 @@ def _holders(holders: list[dict] | None) -> RenderableType:
 
 def strain(pace: dict | None) -> float | None:
     """Return how a VACUUM does against what bounds it, 1 being the bound; None if there is nothing to compare."""
-    return pace["rate"] / pace["budget"] if pace and pace["budget"] and pace["rate"] is not None else None
+    return pace["rate"] / pace["budget"] if pace and pace["budget"] and pace["rate"] is not None and not pace["shared_by"] else None
 
 
 def spark(share: float) -> str:

@@ -215,8 +215,7 @@ process_pay_first(uint64 now, Budget *const *budgets, const double *prices)
 			before = paid_until;
 			until = offer;
 		}
-		Assert(clock != NULL);
-		/* if another process has paid meanwhile, compare again */
+		/* the cost delay has an offer; if another process has paid meanwhile, compare again */
 		if (pg_atomic_compare_exchange_u64(clock, &before, until))
 			return until;
 	}

@@ -128,18 +128,18 @@ pace_end_server_code(void)
 static void
 server_code_leave_it_to_server(void)
 {
-	double		at_work = Max(pg_atomic_read_u32(&my_pace.shared->cost.at_work), 1);
+	uint32		at_work = pg_atomic_read_u32(&my_pace.shared->cost.at_work);
+	uint32		sharing = pg_atomic_read_u32(&target_time()->at_work);
 	double		cost = pg_atomic_read_u64(&my_pace.shared->cost.used);
 	double		ns_a_cost = (pg_atomic_read_u64(&my_pace.shared->time.used) + NS_PER_S) / (cost + COST_OF_A_PROCESS);
-	double		sharing = Max(pg_atomic_read_u32(&target_time()->at_work), 1);
 	double		ns;
 	TargetState target;
 
 	/* for all of it, so not by a rest that takes a second */
 	target_state(my_pace.has_target, &target);
-	ns = server_code_add(INFINITY, NS_PER_S / my_pace.rate * at_work);
-	ns = server_code_add(ns, ns_a_cost * (sharing / target.unrested - 1));
-	ns = server_code_add(ns, ns_a_cost * (at_work / my_pace.needed - 1));
+	ns = server_code_add(INFINITY, NS_PER_S / my_pace.rate * Max(at_work, 1));
+	ns = server_code_add(ns, ns_a_cost * (Max(sharing, 1) / target.unrested - 1));
+	ns = server_code_add(ns, ns_a_cost * (Max(at_work, 1) / my_pace.needed - 1));
 	if (ns <= 0)
 	{
 		server_code_have_it_sleep(0, ONCE);

@@ -22,6 +22,8 @@ from cyclone_lab.background import DEBUG_POINT_LOCK, PATIENCE_SECONDS, Backgroun
 from cyclone_lab.cluster import Cluster
 from cyclone_lab.postgres import hand_over
 from long_runs.log_reports import REPORT
+from test_pace import BURN as BURN_A_CORE
+from test_pace import NOTHING_ADDED, cancel
 from test_seam import said
 
 NEVER = 1_000_000_000
@@ -1136,12 +1138,23 @@ def test_switched_off_midway(auto):
     checks.assert_clean(auto.conn, "t", "u")
 
 
-def test_a_latency_target_stands_in_for_the_delay(auto):
-    auto.set(autovacuum_vacuum_cost_delay="100ms", autovacuum_vacuum_cost_limit=1, cyclone__autovacuum_latency_target="auto")
-    auto.make_table(parallel_workers=2)
+def test_with_a_target_the_delay_is_the_floor(auto):
+    """Each of two has the half that PostgreSQL gives it, while a session is at work: also of what there is where there is no delay."""
+    auto.set(autovacuum_vacuum_cost_delay="100ms", autovacuum_vacuum_cost_limit=10, cyclone__autovacuum_latency_target="auto")
+    auto.set(cyclone__debug_price=NOTHING_ADDED["cyclone.debug_price"])
+    auto.make_table(rows=20000, parallel_workers=2)
+    auto.make_table("u", rows=20000)
+    auto.conn.execute(BURN_A_CORE)
+    burner = Background(auto.cluster, TEMPLATE, "SELECT burn(600)")
     with auto.parked("t", processes=3):
-        assert auto.sql("SELECT shared_by, limited_by = 'cost delay' FROM cyclone.pace_details") == [(1, False)]
+        assert auto.sql("SELECT shared_by, limited_by, budget, added FROM cyclone.pace_details") == [(1, "learning", 100, 0)]
+    auto.let("u")
+    wait_for_budgets(auto, t=50, u=50)
+    auto.set(autovacuum_vacuum_cost_delay=0, autovacuum_vacuum_cost_limit=2)
+    wait_for_budgets(auto, t=500, u=500)
+    cancel(auto.conn, burner)
     assert auto.wait_for("engine_count")["last_workers"] == 2
+    auto.wait_for("engine_count", "u")
     assert "latency target auto" in "\n".join(logged(auto.log, "t"))
     # a session's is another matter
     auto.set(cyclone__autovacuum_latency_target="off", cyclone__latency_target="auto", autovacuum_vacuum_cost_delay=0)

@@ -3,6 +3,7 @@
 The test says it in place of the kernel (test/shim/core_times.c).
 """
 
+import re
 import threading
 import time
 from pathlib import Path
@@ -13,11 +14,12 @@ from cyclone_lab import checks
 from cyclone_lab.background import DEBUG_POINT_LOCK, Background, wait_until
 from cyclone_lab.postgres import REPO, hand_over
 from cyclone_lab.shim import preloadable
-from test_pace import BURN, BUSY, COSTS, FIRST_BUDGET, SETTINGS, Load, cancel, make_slow_table, pace, rows_by_pid
+from test_pace import BURN, BUSY, COSTS, SETTINGS, STANDSTILL, Load, cancel, make_slow_table, pace, rows_by_pid
 
 # so that a table of this size takes minutes
 PAGES = 10_000
-AUTO = {**SETTINGS, "cyclone.debug_price": 60, "cyclone.latency_target": "auto"}
+PACED = {"cyclone.debug_price": 60, "cyclone.latency_target": "auto"}
+AUTO = {**SETTINGS, **STANDSTILL, **PACED}
 SECONDS = 0.05
 
 
@@ -68,10 +70,10 @@ def kernel(new_cluster):
     kernel.stop()
 
 
-def budget(conn) -> float | None:
-    """Return what the VACUUM may cost a second; None if it isn't held back by its target, or is just learning it."""
+def added(conn) -> float | None:
+    """Return what is added to the VACUUM's cost delay; None if nothing bounds that, or it is just learning."""
     row = pace(conn)
-    return row["budget"] if row and row["limited_by"] in ("latency target", "floor") else None
+    return row["added"] if row and row["limited_by"] in ("other sessions", "floor") else None
 
 
 @pytest.mark.once
@@ -80,40 +82,57 @@ def test_a_vacuum_makes_way_for_those_who_wait_for_a_core(kernel, workers):
     """Statements take 20 ms come what may; so without that it would go faster and faster, until it is through."""
     with kernel.cluster.connect() as conn, Load(kernel.cluster, "postgres", BUSY, 4):
         vacuum = Background(kernel.cluster, "postgres", f"VACUUM (PARALLEL {workers}) t", AUTO)
-        wait_until(lambda: (row := pace(conn)) and row["limited_by"] == "learning the target", "learning")
-        wait_until(lambda: budget(conn), "what they wait for alone")
+        wait_until(lambda: (row := pace(conn)) and row["limited_by"] == "learning", "learning")
+        wait_until(lambda: added(conn), "what they wait for alone")
         kernel.waits = 12
-        for _ in range(2):  # it may rest meanwhile, but what is learned is the mean of eight rests
-            wait_until(lambda: (found := budget(conn)) and found < FIRST_BUDGET / 4, "less of a budget")
+        for _ in range(2):  # it may learn meanwhile, but what is learned is the mean of eight times
+            wait_until(lambda: added(conn) == 0, "its floor")
             time.sleep(0.5)
             assert vacuum.running
-        low = wait_until(lambda: budget(conn), "its budget")
+        row = wait_until(lambda: (row := pace(conn)) and row["limited_by"] == "floor" and row, "its floor")
+        assert row["others_take"] > 1.25 * row["others_would_take"], row
         kernel.waits = 0
-        wait_until(lambda: (budget(conn) or 0) > 1.5 * low, "more of it")
+        wait_until(lambda: added(conn), "more than that")
         cancel(conn, vacuum)
     with kernel.cluster.connect() as conn:
         checks.assert_clean(conn, "t")
 
 
+@pytest.mark.once
+@pytest.mark.parametrize("others", ["those who wait", "those who look", "idle in transaction"])
+@pytest.mark.parametrize("delay", [{}, {"vacuum_cost_delay": "50ms", "vacuum_cost_limit": 10_000}], ids=["default", "delay"])
+def test_nobody_makes_a_vacuum_slower_than_its_cost_delay(kernel, others, delay):
+    """Whoever is there: with `auto` it sleeps no longer than its pages cost by that delay, or by 200 a 2 ms, which take seconds here."""
+    kernel.waits = 12 if others == "those who wait" else 0.2
+    said = []
+    statement = {"those who wait": BUSY, "those who look": "SELECT 1", "idle in transaction": "BEGIN"}[others]
+    with kernel.cluster.connect() as conn, Load(kernel.cluster, "postgres", statement, 4, seconds=0.02):
+        conn.add_notice_handler(lambda notice: said.append(notice.message_detail or notice.message_primary))
+        for name, value in {**SETTINGS, **PACED, **delay, "statement_timeout": "60s"}.items():
+            conn.execute("SELECT set_config(%s, %s, false)", (name, str(value)))
+        conn.execute("VACUUM (VERBOSE, PROCESS_TOAST off, PARALLEL 0) t")
+    report = "\n".join(said)
+    [counts] = re.findall(r"buffer usage: (\d+) hits, (\d+) (?:reads|misses), (\d+) dirtied", report)
+    cost = sum(int(count) * price for count, price in zip(counts, (1, 2, 20), strict=True))
+    [slept] = re.findall(r"pace: processes slept ([\d.]+) s in all, latency target auto", report)
+    rate = 100_000 if not delay else 200_000
+    assert cost > 150_000 and float(slept) < 1.2 * cost / rate, report
+
+
 def test_vacuums_share_one_budget(kernel):
-    """All of them sleep for the time of one, and all know what one has found out, whatever pages cost each."""
-    dear, cheap = ({name: cost for name in COSTS} for cost in (10_000, 0))
+    """And all know what one has found out, whatever pages cost each. A page that costs nothing would have no floor."""
+    dear, cheap = ({name: cost for name in COSTS} for cost in (10_000, 1))
     with kernel.cluster.connect() as conn, Load(kernel.cluster, "postgres", BUSY, 4):
         make_slow_table(conn, "u", pages=PAGES)
         first = Background(kernel.cluster, "postgres", "VACUUM (PARALLEL 0) t", {**AUTO, **dear})
-        wait_until(lambda: budget(conn), "what they wait for alone")
-        kernel.waits = 12
-        wait_until(lambda: (found := budget(conn)) and found < FIRST_BUDGET / 4, "less of a budget")
+        wait_until(lambda: added(conn), "what they wait for alone")
         second = Background(kernel.cluster, "postgres", "VACUUM (PARALLEL 0) u", {**AUTO, **cheap})
-        rows = lambda: [row for row in rows_by_pid(conn).values() if row["limited_by"] in ("latency target", "floor")]  # noqa: E731
-        found = wait_until(lambda: len(found := rows()) == 2 and found[0]["shared_by"] == found[1]["shared_by"] == 2 and found, "both")
-        assert max(row["budget"] for row in found) < FIRST_BUDGET, found
-
-        def they_share():
-            rates = [row["rate"] * AUTO["cyclone.debug_price"] / row["budget"] for row in rows()]
-            return len(rates) == 2 and min(rates) > 0.1 and sum(rates) < 1.5
-
-        wait_until(they_share, "one budget's time by both")
+        rows = lambda: [row for row in rows_by_pid(conn).values() if row["limited_by"] == "other sessions"]  # noqa: E731
+        known = lambda row: (row["added"], row["others_would_take"], row["shared_by"], row["budget"])  # noqa: E731
+        found = wait_until(lambda: len(found := rows()) == 2 and known(found[0]) == known(found[1]) and found, "what both have")
+        assert known(found[0])[2:] == (2, 10) and found[0]["others_would_take"], found
+        kernel.waits = 12
+        wait_until(lambda: [row["limited_by"] for row in rows_by_pid(conn).values()] == ["floor"] * 2, "the floor of both")
         cancel(conn, first)
         wait_until(lambda: [row["shared_by"] for row in rows_by_pid(conn).values()] == [1], "the other one's end")
         cancel(conn, second)
@@ -145,8 +164,8 @@ def test_a_vacuum_makes_way_for_those_who_wait_for_a_page(kernel):
         conn.execute(LOCKED_PAGE)
         vacuum = Background(kernel.cluster, "postgres", "VACUUM (PARALLEL 0) t", AUTO)
         for _ in range(3):  # those who wait do so in rests, too: these must not be all that is known
-            wait_until(lambda: (row := pace(conn)) and row["limited_by"] == "learning the target", "a rest")
-            wait_until(lambda: budget(conn), "what they wait for alone")
+            wait_until(lambda: (row := pace(conn)) and row["limited_by"] == "learning", "a rest")
+            wait_until(lambda: added(conn), "what they wait for alone")
         gate.execute("SELECT pg_advisory_lock(%s)", (DEBUG_POINT_LOCK,))
         sessions = [Background(kernel.cluster, "postgres", "INSERT INTO page VALUES (2)", {"my.wait": "on"})]
         held = "SELECT FROM pg_stat_activity WHERE pid = %s AND wait_event = 'advisory'"
@@ -154,11 +173,11 @@ def test_a_vacuum_makes_way_for_those_who_wait_for_a_page(kernel):
         sessions += [Background(kernel.cluster, "postgres", "INSERT INTO page VALUES (3)") for _ in range(WAITERS)]
         waiting = "SELECT count(*) FROM pg_stat_activity WHERE query ~ '^INSERT' AND wait_event_type IN ('LWLock', 'Buffer')"
         wait_until(lambda: conn.execute(waiting).fetchone() == (WAITERS,), "those who wait for it")
-        low = wait_until(lambda: (found := budget(conn)) and found < FIRST_BUDGET / 4 and found, "less of a budget")
+        wait_until(lambda: added(conn) == 0, "its floor")
         gate.close()
         for session in sessions:
             session.finish()
-        wait_until(lambda: (budget(conn) or 0) > 1.5 * low, "more of it")
+        wait_until(lambda: added(conn), "more than that")
         cancel(conn, vacuum)
     with kernel.cluster.connect() as conn:
         checks.assert_clean(conn, "t", "page")
@@ -166,7 +185,7 @@ def test_a_vacuum_makes_way_for_those_who_wait_for_a_page(kernel):
 
 @pytest.mark.once
 @pytest.mark.parametrize("what", ["nothing", *(pytest.param(what, marks=pytest.mark.full) for what in ("always the same", "no file"))])
-def test_where_it_is_not_known_a_small_budget_is_kept_to(kernel, what):
+def test_where_it_is_not_known_nothing_is_added(kernel, what):
     """While others are at work; when they have gone the rest is done at full speed."""
     kernel.stop()
     if what == "nothing":
@@ -178,10 +197,10 @@ def test_where_it_is_not_known_a_small_budget_is_kept_to(kernel, what):
         # at work all the time, however slow the machine is
         burner = Background(kernel.cluster, "postgres", "SELECT burn(600)")
         vacuum = Background(kernel.cluster, "postgres", "VACUUM (PARALLEL 0) t", AUTO)
-        wait_until(lambda: (row := pace(conn)) and row["limited_by"] == "learning the target", "learning")
-        wait_until(lambda: budget(conn), "its pace")
+        wait_until(lambda: (row := pace(conn)) and row["limited_by"] == "learning", "learning")
+        wait_until(lambda: pace(conn)["limited_by"] == "floor", "its pace")
         for _ in range(10):
-            assert (budget(conn) or 0) <= FIRST_BUDGET and vacuum.running
+            assert pace(conn)["added"] == 0 and vacuum.running
             time.sleep(0.2)
         cancel(conn, burner)
     vacuum.finish()

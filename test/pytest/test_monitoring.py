@@ -222,7 +222,7 @@ def check_what_they_tell(db: str, found: dict) -> None:
     [running] = [row for row in by_name["cyclone_running"] if row["datname"] == db]
     assert (running["relation"], running["phase"], running["processes"]) == ("t", "scanning heap", 1) and running["blocks"] > 500
     [pace] = [row for row in by_name["cyclone_pace"] if row["datname"] == db]
-    assert (pace["relation"], pace["at_floor"]) == ("t", 0)
+    assert (pace["relation"], pace["at_floor"], pace["stands_still"]) == ("t", 0, 1)
     outcomes = {row["outcome"]: row["runs"] for row in by_name["cyclone_history"] if row["datname"] == db}
     assert outcomes["failed"] == 1 and outcomes["done"] >= 1
     [runs] = by_name["cyclone_runs"]

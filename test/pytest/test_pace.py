@@ -19,15 +19,12 @@ from cyclone_lab.cluster import Cluster
 
 SETTINGS = {"min_parallel_table_scan_size": 0, "min_parallel_index_scan_size": 0}
 COSTS = {"vacuum_cost_page_hit": 1, "vacuum_cost_page_miss": 1, "vacuum_cost_page_dirty": 10}
-# With a target that nobody has had lately a VACUUM begins with it, in processes at work on average; and the least there is.
-FIRST_BUDGET = 0.1
-LEAST_BUDGET = 0.02
-# At the slowest pace a table of some megabytes takes minutes.
-SLOW = {"cyclone.debug_price": 20}
 # Statements that take a millisecond or more, come what may
 BUSY = "SELECT count(*) FROM generate_series(1, 10000)"
 # So slow that it would not end by itself.
 STANDSTILL = {"vacuum_cost_delay": "100ms", "vacuum_cost_limit": 1}
+# ... with the target auto neither, while a session is at work
+LITTLE_ADDED = {**STANDSTILL, "cyclone.debug_price": 20}
 
 
 def pace(conn) -> dict | None:
@@ -185,9 +182,8 @@ class Load:
 
 
 @pytest.mark.once
-@pytest.mark.parametrize("target", ["", "LATENCY_TARGET auto, "])
-def test_the_cost_delay_goes_by_the_settings(conn, target):
-    """With a target, too, although that counts by weights of its own; also in the server's code for other indexes."""
+def test_the_cost_delay_goes_by_the_settings(conn):
+    """Also in the server's code for other indexes."""
     make_table(conn, ("btree (id)", "gin (a)", "hash (id)"))
     conn.execute("CHECKPOINT")
     settings = {"vacuum_cost_page_hit": 3, "vacuum_cost_page_miss": 5, "vacuum_cost_page_dirty": 0,
@@ -197,7 +193,7 @@ def test_the_cost_delay_goes_by_the_settings(conn, target):
     said = []
     conn.add_notice_handler(lambda notice: said.append(notice.message_detail or notice.message_primary))
     start = time.monotonic()
-    conn.execute(f"VACUUM (VERBOSE, INDEX_CLEANUP on, PROCESS_TOAST off, {target}PARALLEL 0) t")
+    conn.execute("VACUUM (VERBOSE, INDEX_CLEANUP on, PROCESS_TOAST off, PARALLEL 0) t")
     seconds = time.monotonic() - start
     [(hits, misses)] = re.findall(r"buffer usage: (\d+) hits, (\d+) (?:reads|misses)", "\n".join(said))
     cost = 3 * int(hits) + 5 * int(misses)
@@ -207,17 +203,20 @@ def test_the_cost_delay_goes_by_the_settings(conn, target):
 
 
 def test_a_target_is_learned(cluster, db, conn):
-    """VACUUM rests, and then it goes on by what others wait for."""
+    """VACUUM keeps to its cost delay, and then adds to it by what others wait for. When they have gone, it goes at full speed."""
     make_slow_table(conn, pages=20000)
-    settings = {**SETTINGS, **SLOW, "cyclone.latency_target": "auto"}
+    settings = {**SETTINGS, **LITTLE_ADDED, "cyclone.latency_target": "auto"}
     busy = "SELECT count(*) FROM pg_stat_activity WHERE query = %s"
     with Load(cluster, db, BUSY, 4):
         # or VACUUM may be through before anybody waits
         wait_until(lambda: conn.execute(busy, (BUSY,)).fetchone() == (4,), "the load")
         vacuum = Background(cluster, db, "VACUUM (PARALLEL 1) t", settings)
-        wait_until(lambda: (row := pace(conn)) and row["limited_by"] == "learning the target", "learning")
-        row = wait_until(lambda: (row := pace(conn)) and row["limited_by"] in ("latency target", "floor") and row, "its end")
-        assert (row["shared_by"], row["figure"], row["bound"]) == (1, None, None) and row["budget"] >= LEAST_BUDGET
+        row = wait_until(lambda: (row := pace(conn)) and row["limited_by"] == "learning" and row, "learning")
+        assert (row["budget"], row["added"], row["others_would_take"]) == (10, 0, None), row
+        row = wait_until(lambda: (row := pace(conn)) and row["limited_by"] in ("other sessions", "floor") and row, "its end")
+        assert (row["shared_by"], row["figure"], row["bound"], row["budget"]) == (1, None, None, 10), row
+        assert (row["added"] > 0) == (row["limited_by"] == "other sessions") and row["others_at_work"] > 0, row
+        wait_until(lambda: (row := pace(conn)) and min(row["others_take"] or 0, row["others_would_take"] or 0) >= 1, "what they take")
     vacuum.finish()
     checks.assert_clean(conn, "t")
 
@@ -226,6 +225,8 @@ BURN = """
     CREATE OR REPLACE FUNCTION burn(seconds float8) RETURNS int LANGUAGE plpgsql AS $$
     DECLARE until timestamptz := clock_timestamp() + seconds * interval '1 s';
     BEGIN WHILE clock_timestamp() < until LOOP END LOOP; RETURN 0; END $$"""
+# All that may be added beside somebody who burns is worth nothing.
+NOTHING_ADDED = {**STANDSTILL, "cyclone.debug_price": 1_000_000}
 
 
 def cancel(conn, *processes):
@@ -292,10 +293,12 @@ def test_a_target_is_set_by_a_reload_in_each_phase(reloaded, point, workers):
 
 @pytest.mark.once
 def test_what_is_taken_out_of_the_files_is_forgotten(new_cluster):
-    cluster = new_cluster(**SETTINGS)
+    cluster = new_cluster(**{**SETTINGS, "cyclone.debug_price": NOTHING_ADDED["cyclone.debug_price"]})
     with cluster.connect() as conn:
         conn.execute("CREATE EXTENSION pg_cyclone")
         make_table(conn)
+        conn.execute(BURN)
+        burner = Background(cluster, "postgres", "SELECT burn(600)")
         conn.execute("ALTER SYSTEM SET vacuum_cost_delay = '100ms'")
         conn.execute("ALTER SYSTEM SET vacuum_cost_limit = 2")
         conn.execute("SELECT pg_reload_conf()")
@@ -309,8 +312,7 @@ def test_what_is_taken_out_of_the_files_is_forgotten(new_cluster):
         conn.execute("ALTER SYSTEM RESET vacuum_cost_limit")
         conn.execute("SELECT pg_reload_conf()")
         wait_until(lambda: (row := pace(conn)) and row["budget"] == 2000 and row["shared_by"] is None, "the defaults")
-        conn.execute("SELECT pg_cancel_backend(%s)", (vacuum.pid,))
-        vacuum.wait()
+        cancel(conn, vacuum, burner)
 
 
 @pytest.mark.once
@@ -346,9 +348,9 @@ def test_a_target_governs_small_tables_too(cluster, db, conn):
     conn.execute("CHECKPOINT")
     names = ", ".join(f"small_{number}" for number in range(100))
     with Load(cluster, db, BUSY, 4):
-        vacuum = Background(cluster, db, f"VACUUM (LATENCY_TARGET auto) {names}", {"cyclone.debug_price": 100})
-        for limit in ("learning the target", "latency target"):
-            wait_until(lambda: (row := pace(conn)) and row["limited_by"] == limit, limit)  # noqa: B023
+        vacuum = Background(cluster, db, f"VACUUM (LATENCY_TARGET auto) {names}", {**LITTLE_ADDED, "vacuum_cost_limit": 100})
+        for limits in (("learning",), ("other sessions", "floor")):
+            wait_until(lambda: (row := pace(conn)) and row["limited_by"] in limits, limits)  # noqa: B023
     vacuum.finish()
 
 
@@ -383,10 +385,12 @@ def rows_by_pid(conn) -> dict:
 def test_who_has_left_a_target_counts_no_more(cluster, db, conn):
     """However it has left: cancelled, terminated, by an error of its own or of a worker, before its first table, or by its end."""
     make_table(conn)
+    conn.execute(BURN)
+    burner = Background(cluster, db, "SELECT burn(600)")
     for name in "uvw":
         conn.execute(f"CREATE TABLE {name} WITH (fillfactor = 10) AS SELECT generate_series(1, 50000) i")
     first, second, third = (
-        Background(cluster, db, f"VACUUM (PARALLEL 2, LATENCY_TARGET auto) {name}", {**SETTINGS, **STANDSTILL}) for name in "tuv"
+        Background(cluster, db, f"VACUUM (PARALLEL 2, LATENCY_TARGET auto) {name}", {**SETTINGS, **NOTHING_ADDED}) for name in "tuv"
     )
     shared_by = lambda: (row := rows_by_pid(conn).get(first.pid)) and row["shared_by"]  # noqa: E731
     wait_until(lambda: shared_by() == 3, "all of them")
@@ -413,7 +417,7 @@ def test_who_has_left_a_target_counts_no_more(cluster, db, conn):
     with pytest.raises(psycopg.errors.UndefinedTable):
         conn.execute("VACUUM (LATENCY_TARGET auto) nowhere")
     wait_until(lambda: shared_by() == 1, "its end")
-    cancel(conn, first)
+    cancel(conn, first, burner)
 
 
 @pytest.mark.once
@@ -423,12 +427,14 @@ def test_who_was_killed_counts_no_more(new_cluster):
         conn.execute("CREATE EXTENSION pg_cyclone")
         make_table(conn)
         conn.execute("CREATE TABLE u AS SELECT * FROM t")
-        vacuums = [Background(cluster, "postgres", f"VACUUM (PARALLEL 1, LATENCY_TARGET auto) {name}", STANDSTILL) for name in "tu"]
+        conn.execute(BURN)
+        burner = Background(cluster, "postgres", "SELECT burn(600)")
+        vacuums = [Background(cluster, "postgres", f"VACUUM (PARALLEL 1, LATENCY_TARGET auto) {name}", NOTHING_ADDED) for name in "tu"]
         wait_until(lambda: [row["shared_by"] for row in rows_by_pid(conn).values()] == [2, 2], "two VACUUMs")
         position = len(cluster.log)
         os.kill(vacuums[0].pid, signal.SIGKILL)
-        for vacuum in vacuums:
-            assert vacuum.wait()
+        for process in (*vacuums, burner):
+            assert process.wait()
     wait_until(lambda: "database system is ready to accept connections" in cluster.log[position:], "the restart")
     with cluster.connect() as conn:
         assert pace(conn) is None

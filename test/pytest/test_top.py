@@ -357,6 +357,7 @@ def test_words_and_curves():
         "0 s", "59 s", "1 min 00 s", "59 min 59 s", "1 h 00 min", "2 days",
     ]  # fmt: skip
     assert [draw.spark(share) for share in (-1, 0, 0.5, 1, 9)] == ["▁", "▁", "▅", "█", "█"]
-    assert draw.strain({"rate": 50.0, "budget": 100.0}) == 0.5
+    assert draw.strain({"rate": 50.0, "budget": 100.0, "shared_by": None}) == 0.5
     assert draw.strain({"rate": 50.0, "budget": None}) is None
+    assert draw.strain({"rate": 50.0, "budget": 10.0, "shared_by": 1}) is None, "it may be faster than its floor"
     assert draw.plain("a\x1b[31mb\nc") == "a [31mb c"
