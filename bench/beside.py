@@ -23,14 +23,12 @@ CLIENTS = 8
 MOST_SECONDS = 3
 CANCEL_SECONDS = 0.5
 AUTO = {"cyclone.latency_target": "auto"}
-# The limit of the VACUUM; and how many times the table has been scanned.  A rate isn't known before a VACUUM has gone on for a
-# quarter of a second, when one at full speed is through.
+# How many times the table has been scanned
 QUERY = """
-    SELECT limited_by, vacuum_count + coalesce(heap_blks_scanned::float8 / nullif(heap_blks_total, 0), 0)
-    FROM pg_stat_user_tables LEFT JOIN pg_stat_progress_vacuum USING (relid) LEFT JOIN cyclone.pace USING (pid)
+    SELECT vacuum_count + coalesce(heap_blks_scanned::float8 / nullif(heap_blks_total, 0), 0)
+    FROM pg_stat_user_tables LEFT JOIN pg_stat_progress_vacuum USING (relid)
     WHERE pg_stat_user_tables.relid = {}::regclass
 """
-TYPES = ["text", "float8"]
 
 
 @contextmanager
@@ -54,7 +52,7 @@ class VacuumBeside:
     """
 
     def __init__(self, cluster: Cluster, settings: dict[str, str], *, interval: float, table: str = "t"):
-        self.samples: list[tuple[float, str | None, float]] = []
+        self.samples: list[tuple[float, float]] = []
         self._cluster, self._settings, self._interval, self._table = cluster, settings, interval, table
         self._done = threading.Event()
         self._error: psycopg.Error | None = None
@@ -79,7 +77,7 @@ class VacuumBeside:
 
     def speed(self, first: float, last: float) -> float:
         """Return how many times the table was scanned a second between two times since the epoch; 0 if it isn't known."""
-        scanned = [(moment, tables) for moment, _, tables in self.samples if first <= moment < last]
+        scanned = [(moment, tables) for moment, tables in self.samples if first <= moment < last]
         return (scanned[-1][1] - scanned[0][1]) / (scanned[-1][0] - scanned[0][0]) if len(scanned) > 1 else 0.0
 
     def _vacuum(self) -> None:
@@ -99,7 +97,7 @@ class VacuumBeside:
         copy = SQL("COPY ({}) TO STDOUT").format(SQL(QUERY).format(Literal(self._table)))
         while not self._done.wait(self._interval):
             with self._watcher.cursor().copy(copy) as rows:
-                rows.set_types(TYPES)
+                rows.set_types(["float8"])
                 self.samples += [(time.time(), *row) for row in rows.rows()]
 
 

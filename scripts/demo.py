@@ -313,7 +313,7 @@ def pace(cluster: Cluster, options, console: Console) -> tuple[Paced, bool]:
         begin = time.time()
         time.sleep(options.rest)
         paced.rests.append((begin, time.time()))
-    paced.scanned = [(moment, tables) for moment, _, tables in vacuum.samples]
+    paced.scanned = vacuum.samples
     with _busy(console, "Checking it"):
         paced.verdict = prove_load(cluster)
     report_paced(console, paced)

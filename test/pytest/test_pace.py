@@ -16,6 +16,7 @@ from conftest import CONFIG
 from cyclone_lab import checks
 from cyclone_lab.background import DEBUG_POINT_LOCK, Background, Parked, wait_until
 from cyclone_lab.cluster import Cluster
+from long_runs.statements import alter_system
 
 SETTINGS = {"min_parallel_table_scan_size": 0, "min_parallel_index_scan_size": 0}
 COSTS = {"vacuum_cost_page_hit": 1, "vacuum_cost_page_miss": 1, "vacuum_cost_page_dirty": 10}
@@ -27,12 +28,18 @@ STANDSTILL = {"vacuum_cost_delay": "100ms", "vacuum_cost_limit": 1}
 LITTLE_ADDED = {**STANDSTILL, "cyclone.debug_price": 20}
 
 
+def rows_by_pid(conn) -> dict:
+    """Return the rows of cyclone.pace of this database by process ID."""
+    cursor = conn.execute("SELECT * FROM cyclone.pace_details WHERE datname = current_database()")
+    names = [column.name for column in cursor.description]
+    return {row["pid"]: row for row in (dict(zip(names, values, strict=True)) for values in cursor.fetchall())}
+
+
 def pace(conn) -> dict | None:
     """Return the only row of cyclone.pace of this database, or None."""
-    cursor = conn.execute("SELECT * FROM cyclone.pace_details WHERE datname = current_database()")
-    rows = cursor.fetchall()
+    rows = list(rows_by_pid(conn).values())
     assert len(rows) <= 1
-    return dict(zip((column.name for column in cursor.description), rows[0], strict=True)) if rows else None
+    return rows[0] if rows else None
 
 
 def make_table(conn, indexes=("btree (id)",)) -> None:
@@ -113,12 +120,10 @@ def test_settings_change_while_it_runs(new_cluster, workers):
         [(limit, budget)] = conn.execute("SELECT limited_by, budget FROM cyclone.pace_details WHERE pid = %s", (vacuum.pid,))
         assert (limit, budget) == ("cost delay", 10)
 
-        conn.execute("ALTER SYSTEM SET vacuum_cost_limit = 20")
-        conn.execute("SELECT pg_reload_conf()")
+        alter_system(conn, "SET vacuum_cost_limit = 20")
         query = "SELECT budget FROM cyclone.pace_details WHERE pid = %s"
         wait_until(lambda: conn.execute(query, (vacuum.pid,)).fetchone() == (200,), "a new budget")
-        conn.execute("ALTER SYSTEM SET vacuum_cost_delay = 0")
-        conn.execute("SELECT pg_reload_conf()")
+        alter_system(conn, "SET vacuum_cost_delay = 0")
         vacuum.finish()
         assert own.running and conn.execute(query, (own.pid,)).fetchone() == (10,)
         conn.execute("SELECT pg_cancel_backend(%s)", (own.pid,))
@@ -135,10 +140,7 @@ def test_the_session_reloads_its_settings_after_the_command(new_cluster):
         thread = threading.Thread(target=conn.execute, args=("VACUUM (PARALLEL 2) t",))
         thread.start()
         wait_until(lambda: pace(other), "a VACUUM")
-        other.execute("ALTER SYSTEM SET vacuum_cost_delay = 0")
-        other.execute("ALTER SYSTEM SET vacuum_cost_page_hit = 7")
-        other.execute("ALTER SYSTEM SET work_mem = '77MB'")
-        other.execute("SELECT pg_reload_conf()")
+        alter_system(other, "SET vacuum_cost_delay = 0", "SET vacuum_cost_page_hit = 7", "SET work_mem = '77MB'")
         thread.join()
         values = [conn.execute(f"SHOW {name}").fetchone()[0] for name in ("vacuum_cost_delay", "vacuum_cost_page_hit", "work_mem")]
         assert values == ["0", "7", "77MB"]
@@ -273,19 +275,13 @@ def test_a_target_is_set_by_a_reload_in_each_phase(reloaded, point, workers):
     with cluster.connect() as conn:
         conn.execute("DROP TABLE IF EXISTS t")
         make_table(conn, ("btree (id)", "gin (a)"))
-        with Parked(cluster, "postgres", f"{point}:any", 1, f"VACUUM (PARALLEL {workers}, INDEX_CLEANUP on) t") as vacuum:
-            conn.execute("ALTER SYSTEM SET cyclone.latency_target = 'auto'")
-            conn.execute("SELECT pg_reload_conf()")
-            time.sleep(0.1)
-            vacuum.release()
-            vacuum.finish()
-        conn.execute("DELETE FROM t WHERE id % 3 = 1")
-        with Parked(cluster, "postgres", f"{point}:any", 1, f"VACUUM (PARALLEL {workers}, INDEX_CLEANUP on) t") as vacuum:
-            conn.execute("ALTER SYSTEM RESET cyclone.latency_target")
-            conn.execute("SELECT pg_reload_conf()")
-            time.sleep(0.1)
-            vacuum.release()
-            vacuum.finish()
+        for rest, change in enumerate(("SET cyclone.latency_target = 'auto'", "RESET cyclone.latency_target")):
+            conn.execute(f"DELETE FROM t WHERE id % 3 = {rest}")
+            with Parked(cluster, "postgres", f"{point}:any", 1, f"VACUUM (PARALLEL {workers}, INDEX_CLEANUP on) t") as vacuum:
+                alter_system(conn, change)
+                time.sleep(0.1)
+                vacuum.release()
+                vacuum.finish()
         checks.assert_clean(conn, "t")
         assert pace(conn) is None
     assert "terminated by signal" not in cluster.log[position:] and cluster.running
@@ -299,18 +295,12 @@ def test_what_is_taken_out_of_the_files_is_forgotten(new_cluster):
         make_table(conn)
         conn.execute(BURN)
         burner = Background(cluster, "postgres", "SELECT burn(600)")
-        conn.execute("ALTER SYSTEM SET vacuum_cost_delay = '100ms'")
-        conn.execute("ALTER SYSTEM SET vacuum_cost_limit = 2")
-        conn.execute("SELECT pg_reload_conf()")
+        alter_system(conn, "SET vacuum_cost_delay = '100ms'", "SET vacuum_cost_limit = 2")
         vacuum = Background(cluster, "postgres", "VACUUM (PARALLEL 1) t")
         wait_until(lambda: (row := pace(conn)) and row["budget"] == 20, "a VACUUM")
-        conn.execute("ALTER SYSTEM SET cyclone.latency_target = 'auto'")
-        conn.execute("ALTER SYSTEM SET vacuum_cost_limit = 1")
-        conn.execute("SELECT pg_reload_conf()")
+        alter_system(conn, "SET cyclone.latency_target = 'auto'", "SET vacuum_cost_limit = 1")
         wait_until(lambda: (row := pace(conn)) and row["budget"] == 10 and row["shared_by"] == 1, "new settings")
-        conn.execute("ALTER SYSTEM RESET cyclone.latency_target")
-        conn.execute("ALTER SYSTEM RESET vacuum_cost_limit")
-        conn.execute("SELECT pg_reload_conf()")
+        alter_system(conn, "RESET cyclone.latency_target", "RESET vacuum_cost_limit")
         wait_until(lambda: (row := pace(conn)) and row["budget"] == 2000 and row["shared_by"] is None, "the defaults")
         cancel(conn, vacuum, burner)
 
@@ -329,11 +319,9 @@ def test_the_leader_follows_a_reload_while_it_waits_for_a_worker(new_cluster):
                 vacuum.release()
                 activity = "SELECT wait_event FROM pg_stat_activity WHERE pid = %s"
                 wait_until(lambda: conn.execute(activity, (vacuum.pid,)).fetchone() == ("CyclonePhaseEnd",), "the leader's part")
-                conn.execute("ALTER SYSTEM SET vacuum_cost_limit = 2")
-                conn.execute("SELECT pg_reload_conf()")
+                alter_system(conn, "SET vacuum_cost_limit = 2")
                 wait_until(lambda: (row := pace(conn)) and row["budget"] == 200, "new settings")
-                conn.execute("ALTER SYSTEM SET vacuum_cost_delay = 0")
-                conn.execute("SELECT pg_reload_conf()")
+                alter_system(conn, "SET vacuum_cost_delay = 0")
                 wait_until(lambda: (row := pace(conn)) and row["budget"] is None, "no delay")
             finally:
                 os.kill(worker, signal.SIGCONT)
@@ -372,13 +360,6 @@ def test_an_error_ends_the_pace_too(cluster, db, conn):
             session.execute("RESET cyclone.debug_point")
             session.execute("VACUUM (PARALLEL 2) t")
             checks.assert_clean(session, "t")
-
-
-def rows_by_pid(conn) -> dict:
-    """Return the rows of cyclone.pace of this database by process ID."""
-    cursor = conn.execute("SELECT * FROM cyclone.pace_details WHERE datname = current_database()")
-    names = [column.name for column in cursor.description]
-    return {row["pid"]: row for row in (dict(zip(names, values, strict=True)) for values in cursor.fetchall())}
 
 
 @pytest.mark.once

@@ -10,6 +10,7 @@ from conftest import CONFIG, TEMPLATE, create_with_template
 from cyclone_lab import checks
 from cyclone_lab.background import Background, Parked, heard, wait_until
 from cyclone_lab.postgres import as_server_user, hand_over, run_program
+from long_runs.statements import alter_system
 from test_pace import BUSY, STANDSTILL, Load, pace
 
 FREEZE_MAX_AGE = 100_000  # the least that autovacuum_freeze_max_age can be
@@ -183,8 +184,7 @@ def test_a_vacuum_that_was_faster_than_it_need_be_owes_nothing_for_that(failsafe
     """It comes to a cost delay after a time without one: by its own clock, for which it didn't wait till then, it would owe minutes."""
     conn = failsafe_conn
     burn_most_of_the_way(conn)
-    conn.execute("ALTER SYSTEM SET cyclone.latency_target = 'auto'")
-    conn.execute("SELECT pg_reload_conf()")
+    alter_system(conn, "SET cyclone.latency_target = 'auto'")
     statement = f"VACUUM ({SKIP_STATS}, INDEX_CLEANUP on, PARALLEL 0) alone"
     settings = {"statement_timeout": "90s", "cyclone.debug_price": 60}
     with Parked(conn.cluster, conn.info.dbname, "heap-scan:leader", 1, statement, settings) as vacuum:
@@ -192,32 +192,10 @@ def test_a_vacuum_that_was_faster_than_it_need_be_owes_nothing_for_that(failsafe
             conn.execute("SELECT pg_sleep(0.15)")
             vacuum.step()
             vacuum.wait_for(1)
-        conn.execute("ALTER SYSTEM SET vacuum_cost_delay = '100ms'")
-        conn.execute("ALTER SYSTEM SET vacuum_cost_limit = 1")
-        conn.execute("ALTER SYSTEM SET cyclone.latency_target = 'off'")
-        conn.execute("SELECT pg_reload_conf()")
+        alter_system(conn, "SET vacuum_cost_delay = '100ms'", "SET vacuum_cost_limit = 1", "SET cyclone.latency_target = 'off'")
         vacuum.finish()
     assert checks.table_state(conn, "alone")["dead_items"] == 0
     checks.assert_clean(conn, "alone")
-
-
-@pytest.mark.once
-def test_what_an_old_table_uses_beyond_a_target_is_not_left_for_others_to_pay(failsafe_conn):
-    """Or else a younger table with the same target would wait until long after the VACUUM of the old one has ended."""
-    conn = failsafe_conn
-    conn.execute("CREATE TABLE young AS SELECT generate_series(1, 1000) i")
-    burn_most_of_the_way(conn)
-    dbname = conn.info.dbname
-    statement = f"VACUUM ({SKIP_STATS}, PROCESS_TOAST off, PARALLEL 0, LATENCY_TARGET auto)"
-    with Load(conn.cluster, dbname, BUSY, 2):
-        vacuum = Background(conn.cluster, dbname, f"{statement} alone", {**STANDSTILL, "cyclone.debug_price": 2000})
-        wait_until(lambda: (row := pace(conn)) and row["limited_by"] != "nothing", "its pace")
-        conn.execute("SELECT pg_sleep(3)")
-        conn.execute("SET statement_timeout = '60s'")
-        conn.execute(f"{statement} young")
-        assert vacuum.running
-        conn.execute("SELECT pg_cancel_backend(%s)", (vacuum.pid,))
-        vacuum.wait()
 
 
 def test_in_an_emergency_the_whole_team_freezes_and_nobody_sleeps_or_touches_an_index(failsafe_conn):

@@ -47,14 +47,6 @@ RecoveryInProgress(void)
 	return false;
 }
 
-/* s_lock -- nobody else has a spinlock here. */
-int
-s_lock(volatile slock_t *lock, const char *file, int line, const char *func)
-{
-	Assert(false);
-	return 0;
-}
-
 /* trial_survived -- not of interest here. */
 bool
 trial_survived(bool (*call) (void), bool *result)

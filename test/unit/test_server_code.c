@@ -95,13 +95,6 @@ pace_tick_if_due(uint64 now)
 {
 }
 
-/* s_lock -- nobody else has it. */
-int
-s_lock(volatile slock_t *lock, const char *file, int line, const char *function)
-{
-	return 0;
-}
-
 /* Cost a second: it would take hours */
 #define NEXT_TO_NOTHING	1e-6
 

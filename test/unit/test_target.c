@@ -66,13 +66,6 @@ ShmemInitStruct(const char *name, Size size, bool *found)
 	return made != NULL ? made : palloc(size);
 }
 
-/* s_lock -- nobody else has it. */
-int
-s_lock(volatile slock_t *of, const char *file, int line, const char *function)
-{
-	return 0;
-}
-
 /* where the server says what a process waits for */
 static uint32 wait_event = 0;
 uint32	   *my_wait_event_info = &wait_event;

@@ -18,6 +18,7 @@
 
 #include "miscadmin.h"
 #include "nodes/pg_list.h"
+#include "storage/spin.h"
 
 #include "unit.h"
 
@@ -291,6 +292,13 @@ pg_re_throw(void)
 void
 ProcessInterrupts(void)
 {
+}
+
+/* s_lock -- nobody else has a spinlock here. */
+int
+s_lock(volatile slock_t *lock, const char *file, int line, const char *function)
+{
+	return 0;
 }
 
 /* TransactionIdPrecedes -- as the server compares them. */
