@@ -2,7 +2,8 @@
 
 1. A table of 1 GB becomes small while pgbench uses it and the disk has 300 kB left.
 2. VACUUM of one table with several processes, beside PostgreSQL's own, on equal copies of the data.
-3. VACUUM that makes way while pgbench comes and goes, and that uses the time when nobody is there: the latency target auto.
+3. VACUUM beside pgbench: PostgreSQL's with its default delay and without one, and the latency target auto: what each takes, and what
+   pgbench's statements take meanwhile.
 
 Fetches PostgreSQL 18 and builds the extension. Afterwards amcheck and other checks prove that all is sound, and contents are compared.
 A picture is drawn at the end. Run it as `make demo DEMO_ARGS="--rows 500000"`; all its data is temporary.
@@ -23,7 +24,7 @@ from pathlib import Path
 import psycopg
 from rich.console import Console
 
-from beside import AUTO, Pgbench, VacuumBeside, in_thread, percentile
+from beside import AUTO, Pgbench, in_thread, percentile
 from cyclone_lab import build, checks
 from cyclone_lab.cluster import Cluster
 from cyclone_lab.postgres import REPO
@@ -52,7 +53,7 @@ LEFT_FREE = 300 * 1024
 SETTLE_SECONDS = 2  # in which pgbench connects and warms up, before it is watched
 LOAD_PART = 0.4  # pgbench's rate, as a part of what it could
 PACED_PART = 0.5  # in the third part
-COUNTS_FROM = 3  # seconds after the load's begin
+ROOM = 1.2  # times what statements take without VACUUM: if VACUUM at full speed does no more harm, there is nothing to choose
 SAMPLE_SECONDS = 0.05
 MB = 1 << 20
 CONTENTS = f"SELECT count(*), sum(hashint8extended(id, customer)) FROM {TABLE}"
@@ -91,31 +92,15 @@ class Contender:
 
 
 @dataclass
-class Paced:
-    """The third part: statements and a VACUUM's speed while a load comes and goes."""
+class Beside:
+    """One way to vacuum beside pgbench, and what came of it."""
 
-    alone_ms: float = 0.0  # the percentile without VACUUM
-    core_ms: float = 0.0  # beside PostgreSQL's VACUUM without a delay
-    heap_bytes: int = 0
-    loads: list[tuple[float, float]] = field(default_factory=list)  # begin and end
-    rests: list[tuple[float, float]] = field(default_factory=list)
-    transactions: list[tuple[float, float]] = field(default_factory=list)
-    scanned: list[tuple[float, float]] = field(default_factory=list)  # moment, and how many times the table
+    name: str
+    settings: dict[str, str]
+    seconds: float = 0.0
+    before_ms: float = 0.0  # the percentile of pgbench's statements before VACUUM,
+    ms: float = 0.0  # and beside it
     verdict: str = ""
-
-    def beside_ms(self) -> float:
-        """Return the percentile of the statements from some seconds after each begin of the load."""
-        return percentile([ms for moment, ms in self.transactions if any(first + COUNTS_FROM <= moment < last for first, last in self.loads)])
-
-    def speed(self, spans: list[tuple[float, float]]) -> float:
-        """Return how many bytes of the table were scanned a second in these spans of time."""
-        tables = seconds = 0.0
-        for first, last in spans:
-            within = [(moment, tables) for moment, tables in self.scanned if first <= moment < last]
-            if len(within) > 1:
-                tables += within[-1][1] - within[0][1]
-                seconds += within[-1][0] - within[0][0]
-        return tables * self.heap_bytes / seconds if seconds else 0.0
 
 
 def make_table(conn: psycopg.Connection, rows: int, *, filler: int = 0, tablespace: str = "pg_default") -> None:
@@ -285,62 +270,52 @@ def report_race(console: Console, contenders: list[Contender]) -> bool:
     return equal and all(contender.verdict == "sound" for contender in contenders)
 
 
-def pace(cluster: Cluster, options, console: Console) -> tuple[Paced, bool]:
-    """The third part. Return what came of it, and whether all is sound."""
-    paced = Paced()
-    script = change(options.rows, options.seen)
-    cluster.start()
-    cluster.warm_up(TABLE)
-    cluster.sql(f"VACUUM {TABLE}")
-    [(paced.heap_bytes,)] = cluster.sql(f"SELECT pg_relation_size('{TABLE}')")
-    with _busy(console, "pgbench alone"):
-        rate = PACED_PART * most(cluster, script, options.seconds)
-        paced.alone_ms = percentile(_load(cluster, script, rate, SETTLE_SECONDS + 2 * options.seconds)[1])
-    with _busy(console, f"pgbench, {rate:,.0f} statements a second; PostgreSQL's VACUUM beside it"):
-        with VacuumBeside(cluster, {"cyclone.enabled": "off"}, interval=1, table=TABLE):
-            paced.core_ms = percentile(_load(cluster, script, rate, SETTLE_SECONDS + options.seconds)[1])
-    with (
-        _busy(console, "pgbench comes and goes; VACUUM with cyclone.latency_target = auto beside it"),
-        VacuumBeside(cluster, AUTO, interval=SAMPLE_SECONDS, table=TABLE) as vacuum,
-    ):
-        for _ in range(options.loads):
-            begin = time.time()
-            time.sleep(options.rest)
-            paced.rests.append((begin, time.time()))
-            transactions, _ = _load(cluster, script, rate, options.load)
-            paced.transactions += transactions
-            paced.loads.append((transactions[0][0], transactions[-1][0]))
-        begin = time.time()
-        time.sleep(options.rest)
-        paced.rests.append((begin, time.time()))
-    paced.scanned = vacuum.samples
-    with _busy(console, "Checking it"):
-        paced.verdict = prove_load(cluster)
-    report_paced(console, paced)
-    return paced, paced.verdict == "sound"
-
-
-def _load(cluster: Cluster, script: str, rate: float, seconds: float) -> tuple[list[tuple[float, float]], list[float]]:
-    """Let pgbench run; return the end of each statement and its milliseconds, and those of them that came after it had warmed up."""
-    with Pgbench(cluster, script, rate, seconds=max(1, round(seconds))) as pgbench:
-        transactions = sorted(pgbench.wait())
-    if not transactions:
-        raise RuntimeError("pgbench has done nothing: give it more time")
-    first = transactions[0][0] + min(SETTLE_SECONDS, seconds / 2)
-    return transactions, [ms for end, ms in transactions if end >= first]
-
-
-def report_paced(console: Console, paced: Paced) -> None:
-    """Print what statements took, and what VACUUM did meanwhile."""
-    busy, idle = (paced.speed([(first + 1, last) for first, last in spans]) / MB for spans in (paced.loads, paced.rests))
-    lines = [
-        f"VACUUM scanned [bold]{busy:,.0f} MB/s while pgbench was at work, {idle:,.0f} MB/s while it rested[/bold].",
-        f"95 % of the statements took less than {paced.alone_ms:.1f} ms without VACUUM, {paced.core_ms:.1f} ms beside PostgreSQL's without a delay,"
-        f" [bold]{paced.beside_ms():.1f} ms beside pg_cyclone's[/bold] (from {COUNTS_FROM} s after pgbench begins).",
+def pace(original: Cluster, options, console: Console) -> tuple[list[Beside], bool]:
+    """The third part: a VACUUM of a copy of the stopped cluster in each way. Return what came of it, and whether all is sound."""
+    script, rate = change(options.rows, options.seen), 0.0
+    ways = [
+        Beside("PostgreSQL, default delay", {"cyclone.enabled": "off", "vacuum_cost_delay": "2ms"}),
+        Beside("PostgreSQL, no delay", {"cyclone.enabled": "off"}),
+        Beside("pg_cyclone, auto", AUTO),
     ]
-    for line in lines:
-        console.print(f"  {line}", highlight=False)
-    console.print(f"Latency target auto: amcheck, visibility map and index entries, and pgbench's changes: {paced.verdict}", highlight=False)
+    for way in ways:
+        with original.copy() as copy, _busy(console, f"a copy of the table, and VACUUM of it beside pgbench by {way.name}"):
+            copy.start()
+            copy.warm_up(TABLE)
+            rate = rate or PACED_PART * most(copy, script, options.seconds)
+            with Pgbench(copy, script, rate) as pgbench, copy.connect() as conn:
+                for name, value in way.settings.items():
+                    conn.execute(f"SET {name} = '{value}'")
+                start = time.time()
+                time.sleep(SETTLE_SECONDS + options.seconds)
+                begin = time.time()
+                conn.execute(f"VACUUM {TABLE}")
+                end = time.time()
+                time.sleep(min(1, options.seconds))
+                transactions = pgbench.stop()
+            way.seconds = end - begin
+            way.before_ms = percentile([ms for moment, ms in transactions if start + SETTLE_SECONDS <= moment < begin])
+            way.ms = percentile([ms for moment, ms in transactions if begin < moment and moment - ms / 1000 < end])
+            way.verdict = prove_load(copy)
+    report_paced(console, ways, rate)
+    return ways, all(way.verdict == "sound" for way in ways)
+
+
+def alone_ms(ways: list[Beside]) -> float:
+    """Return the percentile of pgbench's statements without VACUUM."""
+    return statistics.median(way.before_ms for way in ways)
+
+
+def report_paced(console: Console, ways: list[Beside], rate: float) -> None:
+    """Print what VACUUM took, and statements beside it."""
+    alone = alone_ms(ways)
+    console.print(f"  {rate:,.0f} statements a second; without VACUUM 95 % take less than {alone:.1f} ms", highlight=False)
+    for way in ways:
+        console.print(f"  {way.name}: [bold]{way.seconds:.1f} s, 95 % take less than {way.ms:.1f} ms[/bold]", highlight=False)
+    if ways[1].ms < ROOM * alone:
+        console.print("  This load leaves room for VACUUM at full speed, so this says nothing of the three. With a larger --seen it might.")
+    for way in ways:
+        console.print(f"{way.name}: amcheck, visibility map and index entries, and pgbench's changes: {way.verdict}", highlight=False)
 
 
 @contextmanager
@@ -358,16 +333,13 @@ def _parse(cores: int) -> argparse.Namespace:
     arguments.add_argument("--workers", type=int, default=max(1, cores - 1), help="parallel workers (default: cores - 1, at least 1)")
     arguments.add_argument("--rounds", type=int, default=3, help="how often each VACUUM of the second part runs (default: %(default)s)")
     arguments.add_argument("--seconds", type=float, default=3, help="how long pgbench is watched before VACUUM (default: %(default)s)")
-    arguments.add_argument("--loads", type=int, default=3, help="how often the load comes in the third part (default: %(default)s)")
-    arguments.add_argument("--load", type=float, default=10, help="for how many seconds (default: %(default)s)")
-    arguments.add_argument("--rest", type=float, default=4, help="for how many seconds it rests before and after (default: %(default)s)")
     arguments.add_argument("--seen", type=int, default=10_000, help="how many rows a statement reads then (default: %(default)s)")
     arguments.add_argument("--picture", type=Path, default=REPO / "build" / "demo.png", help="where to (default: %(default)s)")
     options = arguments.parse_args()
     if options.rows < WIDE_SHARE * LIVE_STEP:
         arguments.error(f"--rows must be {WIDE_SHARE * LIVE_STEP} at least")
-    if min(options.rounds, options.loads) < 1:
-        arguments.error("--rounds and --loads must be 1 at least")
+    if options.rounds < 1:
+        arguments.error("--rounds must be 1 at least")
     return options
 
 
@@ -393,12 +365,12 @@ def main() -> int:
             )
         original.stop()
         contenders, equal = race(original, options, console)
-        console.rule("3. VACUUM with the latency target auto, while a load comes and goes")
-        paced, sound = pace(original, options, console)
+        console.rule("3. VACUUM beside pgbench: a delay, no delay, and the latency target auto")
+        ways, sound = pace(original, options, console)
     from demo_picture import draw  # here, as numpy starts threads, with which there is no small disk
 
     circumstances = f"{cores} cores; VACUUM of {options.rows:,} rows: heap {heap}, two indexes of {indexes} in all, in memory; fsync off"
-    draw(options.picture, f"{version.split(' on ')[0]}, {circumstances}", shrunk, contenders, paced)
+    draw(options.picture, f"{version.split(' on ')[0]}, {circumstances}", shrunk, contenders, ways, alone_ms(ways))
     console.rule()
     console.print(circumstances, highlight=False)
     console.print(f"{time.perf_counter() - start:.0f} s after PostgreSQL was there. The picture: {options.picture}", highlight=False)

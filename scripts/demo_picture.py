@@ -1,33 +1,26 @@
-"""The demo's picture: a table that becomes small while others use it, the time of a VACUUM, and one beside a load that comes and goes.
+"""The demo's picture: a table that becomes small while others use it, the time of a VACUUM, and what it does to others.
 
 The panels are below each other, as a phone shows them.
 """
 
 import textwrap
-from collections import defaultdict
 from pathlib import Path
 
 from matplotlib import pyplot
 
-from beside import percentile
 from drawing import CORE, NARROW, OTHER, OURS, STYLE
 
 MB = 1 << 20
-SHADE = "#f7dfa5"
-SPEED_SECONDS = 0.5
 
 
-def draw(file: Path, footnote: str, shrunk, contenders: list, paced) -> None:
+def draw(file: Path, footnote: str, shrunk, contenders: list, ways: list, alone_ms: float) -> None:
     """Write the picture to `file`."""
     with pyplot.rc_context(STYLE):
-        figure = pyplot.figure(figsize=(NARROW, 11), layout="constrained")
-        grid = figure.add_gridspec(4, 1, height_ratios=(1, 0.5, 1.4, 0.7))
+        figure = pyplot.figure(figsize=(NARROW, 9), layout="constrained")
+        grid = figure.add_gridspec(3, 1, height_ratios=(1, 0.5, 1.2))
         _draw_size(figure.add_subplot(grid[0]), shrunk)
         _draw_times(figure.add_subplot(grid[1]), contenders)
-        statements = figure.add_subplot(grid[2])
-        _draw_statements(statements, paced)
-        statements.tick_params(labelbottom=False)
-        _draw_speed(figure.add_subplot(grid[3], sharex=statements), paced)
+        _draw_ways(figure.add_subplot(grid[2]), ways, alone_ms)
         figure.supxlabel(textwrap.fill(footnote, 76), fontsize=9, color="#606060")
         file.parent.mkdir(parents=True, exist_ok=True)
         figure.savefig(file, dpi=150)
@@ -63,35 +56,14 @@ def _draw_times(panel: pyplot.Axes, contenders: list) -> None:
     _title(panel, "2. VACUUM of a big table, nobody else at work")
 
 
-def _draw_statements(panel: pyplot.Axes, paced) -> None:
-    """Draw the percentile of each second's statements, and when there was a load."""
-    start = paced.rests[0][0]
-    seconds = defaultdict(list)
-    for end, ms in paced.transactions:
-        seconds[int(end - start)].append(ms)
-    for number, (first, last) in enumerate(paced.loads):
-        panel.axvspan(first - start, last - start, color=SHADE, alpha=0.6, linewidth=0, label="pgbench is at work" if number == 0 else None)
-        inside = [second for second in sorted(seconds) if first - 0.5 <= second + start <= last - 0.5]
-        panel.plot([second + 0.5 for second in inside], [percentile(seconds[second]) for second in inside], color=OURS, marker="o", markersize=4,
-                   label="beside pg_cyclone's VACUUM" if number == 0 else None)  # fmt: skip
-    panel.axhline(paced.core_ms, color=CORE, linestyle="--", label="beside PostgreSQL's VACUUM")
-    panel.axhline(paced.alone_ms, color=OTHER, linestyle=":", linewidth=2, label="without VACUUM")
-    panel.set_ylim(0, 1.1 * max(paced.core_ms, *(percentile(values) for values in seconds.values())))
-    _title(panel, "3. A load that comes and goes, and the latency target auto", "ms, below which 95 % of the statements stay")
-    panel.legend(loc="lower center", fontsize=9, frameon=True, framealpha=0.9, edgecolor="none")
-
-
-def _draw_speed(panel: pyplot.Axes, paced) -> None:
-    """Draw how fast VACUUM is meanwhile."""
-    start = paced.rests[0][0]
-    for first, last in paced.loads:
-        panel.axvspan(first - start, last - start, color=SHADE, alpha=0.6, linewidth=0)
-    points, (at, was) = [], paced.scanned[0] if paced.scanned else (start, 0)
-    for moment, tables in paced.scanned:
-        if moment - at >= SPEED_SECONDS:
-            points.append(((at + moment) / 2 - start, (tables - was) * paced.heap_bytes / MB / (moment - at)))
-            at, was = moment, tables
-    panel.plot(*zip(*points), color=OURS) if points else None
-    panel.set_ylim(bottom=0)
-    panel.set_xlabel("seconds")
-    _title(panel, "", "MB/s that VACUUM scans")
+def _draw_ways(panel: pyplot.Axes, ways: list, alone_ms: float) -> None:
+    """Draw a point for each way to vacuum: what it took, and statements meanwhile."""
+    panel.axhline(alone_ms, color=OTHER, linestyle=":", linewidth=2)
+    panel.annotate("without VACUUM", (0, alone_ms), (4, 4), textcoords="offset points", fontsize=9)
+    for way in ways:
+        panel.plot(way.seconds, way.ms, color=CORE if way.name.startswith("PostgreSQL") else OURS, marker="o", markersize=8)
+        panel.annotate(way.name, (way.seconds, way.ms), (8, 4), textcoords="offset points")
+    panel.set_xlim(0, 1.6 * max(way.seconds for way in ways))
+    panel.set_ylim(0, 1.2 * max(alone_ms, *(way.ms for way in ways)))
+    panel.set_xlabel("seconds of VACUUM")
+    _title(panel, "3. Beside pgbench", "ms, below which 95 % of the statements stay")
