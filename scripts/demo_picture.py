@@ -59,11 +59,11 @@ def _draw_times(panel: pyplot.Axes, contenders: list) -> None:
 def _draw_ways(panel: pyplot.Axes, ways: list, alone_ms: float) -> None:
     """Draw a point for each way to vacuum: what it took, and statements meanwhile."""
     panel.axhline(alone_ms, color=OTHER, linestyle=":", linewidth=2)
-    panel.annotate("without VACUUM", (0, alone_ms), (4, 4), textcoords="offset points", fontsize=9)
+    panel.annotate("without VACUUM", (1, alone_ms), (-4, 4), xycoords=("axes fraction", "data"), textcoords="offset points", ha="right", fontsize=9)
     for way in ways:
         panel.plot(way.seconds, way.ms, color=CORE if way.name.startswith("PostgreSQL") else OURS, marker="o", markersize=8)
         panel.annotate(way.name, (way.seconds, way.ms), (8, 4), textcoords="offset points")
-    panel.set_xlim(0, 1.6 * max(way.seconds for way in ways))
+    panel.set_xlim(0, 2 * max(way.seconds for way in ways))
     panel.set_ylim(0, 1.2 * max(alone_ms, *(way.ms for way in ways)))
     panel.set_xlabel("seconds of VACUUM")
     _title(panel, "3. Beside pgbench", "ms, below which 95 % of the statements stay")
