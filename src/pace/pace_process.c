@@ -68,9 +68,9 @@ process_publish(const PaceSettings *settings)
  *		How much this vacuum is needed, from 0 to 1, so that wraparound doesn't come
  *		nearer.  For the leader; does nothing before pace_create.
  *
- * It may have this many processes at work beyond a target and the cost delay: up to the most
- * that it can have, and with those that the default delay keeps at work evenly on a
- * logarithmic scale.
+ * It may have this many processes at work beyond a target and the cost delay: from none to
+ * the most that it can have.  With FLOOR_BUDGET, which stands for the cost delay, they rise
+ * evenly on a logarithmic scale.
  */
 void
 pace_set_need(double need)
