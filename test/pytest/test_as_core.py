@@ -2,7 +2,7 @@
 equal line pointers and tuple headers, visibility map, free space map, statistics and reports."""
 
 import re
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 import pytest
 
@@ -46,13 +46,13 @@ def access_method_shape(method: str) -> str:
 SHAPES = {
     "no_index": """
         CREATE TABLE no_index (id int, note text);
-        INSERT INTO no_index SELECT i, md5(i::text) FROM generate_series(1, 30000) i;
+        INSERT INTO no_index SELECT i, md5(i::text) FROM generate_series(1, 15000) i;
         DELETE FROM no_index WHERE id % 3 = 0;
         UPDATE no_index SET note = note || 'y' WHERE id % 7 = 0;
     """,
     "many_dead": """
         CREATE TABLE many_dead (id int);
-        INSERT INTO many_dead SELECT generate_series(1, 400000);
+        INSERT INTO many_dead SELECT generate_series(1, 100000);
         CREATE INDEX ON many_dead (id);
         DELETE FROM many_dead WHERE id % 2 = 0;
     """,
@@ -150,12 +150,12 @@ SHAPES = {
     """,
     "dead_tail": f"""
         CREATE TABLE dead_tail (id int PRIMARY KEY, filler text);
-        INSERT INTO dead_tail SELECT i, {WIDE} FROM generate_series(1, 6000) i;
-        DELETE FROM dead_tail WHERE id > 2000 OR id % 5 = 0;
+        INSERT INTO dead_tail SELECT i, {WIDE} FROM generate_series(1, 3000) i;
+        DELETE FROM dead_tail WHERE id > 1000 OR id % 5 = 0;
     """,
     "few_dead": f"""
         CREATE TABLE few_dead (id int PRIMARY KEY, filler text);
-        INSERT INTO few_dead SELECT i, {WIDE} FROM generate_series(1, 4000) i;
+        INSERT INTO few_dead SELECT i, {WIDE} FROM generate_series(1, 2000) i;
         DELETE FROM few_dead WHERE id % 400 = 0;
     """,
     "thin_end": """
@@ -198,23 +198,23 @@ VARYING_LINES = ("avg read rate:", "buffer usage:", "WAL usage:", "memory usage:
 
 
 def make_mixed_map(conn) -> None:
-    """Make a table of 3000 pages: half all-frozen, half all-visible, both with dirty pages in between."""
+    """Make a table of 1500 pages: half all-frozen, half all-visible, both with dirty pages in between."""
     conn.execute(f"CREATE TABLE {MIXED_MAP} (id int PRIMARY KEY, filler text)")
-    conn.execute(f"INSERT INTO {MIXED_MAP} SELECT i, {WIDE} FROM generate_series(1, 6000) i")
+    conn.execute(f"INSERT INTO {MIXED_MAP} SELECT i, {WIDE} FROM generate_series(1, 3000) i")
     conn.execute(f"VACUUM (FREEZE) {MIXED_MAP}")
-    conn.execute(f"INSERT INTO {MIXED_MAP} SELECT i, {WIDE} FROM generate_series(6001, 12000) i")
+    conn.execute(f"INSERT INTO {MIXED_MAP} SELECT i, {WIDE} FROM generate_series(3001, 6000) i")
     conn.execute(f"VACUUM {MIXED_MAP}")
     block, dirty = 0, []
-    while block < 2900:
+    while block < 1450:
         for run in RUNS:
             block += run
             dirty.append(block)
             block += 1
-    tids = [f"({block},{1 + block % 4})" for block in dirty if block < 2990]
+    tids = [f"({block},{1 + block % 4})" for block in dirty if block < 1490]
     conn.execute(f"DELETE FROM {MIXED_MAP} WHERE ctid = ANY(%s::tid[])", (tids[::2],))
     conn.execute(f"UPDATE {MIXED_MAP} SET id = -id WHERE ctid = ANY(%s::tid[])", (tids[1::4],))
     # locks clear the all-frozen bit alone
-    locked = [f"({block},1)" for block in (10, 50, 51, 52, 700, 1400)]
+    locked = [f"({block},1)" for block in (10, 50, 51, 52, 350, 700)]
     conn.execute(f"SELECT 1 FROM {MIXED_MAP} WHERE ctid = ANY(%s::tid[]) FOR KEY SHARE", (locked,))
 
 
@@ -397,11 +397,11 @@ def index_entries(conn, index: str) -> tuple | None:
     return conn.execute(pages + INDEX_ENTRIES[method], {"index": index}).fetchone()
 
 
-def vacuum_all(conn, options: str, settings: dict) -> Outcome:
-    """Vacuum all tables with these options, and look at them."""
+def vacuum_all(conn, options: str, settings: dict, tables: tuple[str, ...] = (*TABLES, *CATALOGS)) -> Outcome:
+    """Vacuum these tables with these options, and look at them."""
     outcome = Outcome()
     [(toast,)] = conn.execute("SELECT reltoastrelid::regclass::text FROM pg_class WHERE relname = 'toast_alone'")
-    targets = [*(toast if name == "toast_alone" else name for name in TABLES), *CATALOGS]
+    targets = [toast if name == "toast_alone" else name for name in tables]
     heaps = {target: checks.heaps(conn, target) for target in targets}
     said: list[str] = []
     conn.add_notice_handler(lambda message: said.append(f"{message.severity}: {message.message_primary}"))
@@ -443,11 +443,11 @@ def core_outcome(base):
     """A function that returns what PostgreSQL's VACUUM with these options does, found out once."""
     known: dict[str, Outcome] = {}
 
-    def outcome(options: str, workers: int, settings: dict | None = None) -> Outcome:
-        key = options, workers > 0, str(settings)
+    def outcome(options: str, workers: int) -> Outcome:
+        key = options, workers > 0
         if key not in known:
             with start_copy(base, workers) as cluster, cluster.connect(DB) as conn:
-                known[key] = vacuum_all(conn, options, {"cyclone.enabled": "off", **(settings or {})})
+                known[key] = vacuum_all(conn, options, {"cyclone.enabled": "off"})
         return known[key]
 
     return outcome
@@ -474,13 +474,6 @@ def differences(ours: Outcome, core: Outcome, exact_catalogs: bool, exact_report
         if mine != theirs:
             found.append(f"{target}: reports, ours first\n  " + "\n  ".join(sorted(set(mine) ^ set(theirs), key=str)))
     return found
-
-
-def without_places(outcome: Outcome, heap: str) -> Outcome:
-    """Return the outcome with no more than the number of entries of a heap's indexes."""
-    state = outcome.states[heap]
-    numbers = {index: number for index, (number, _) in state["entries"].items()}
-    return replace(outcome, states={**outcome.states, heap: {**state, "entries": numbers}})
 
 
 def assert_sound(conn) -> None:
@@ -532,15 +525,15 @@ def test_tables_of_every_shape_are_left_as_core_leaves_them(base, core_outcome, 
 
 
 def repeat_vacuum(conn, workers: int) -> dict:
-    """Vacuum all tables ten times; return the pages scanned each time, and the statistics after the 2nd and 10th."""
+    """Vacuum all tables five times; return the pages scanned each time, and the statistics after the 2nd and 5th."""
     found = {}
     said = messages_to(conn)
-    for run in range(1, 11):
+    for run in range(1, 6):
         for table in TABLES:
             said.clear()
             conn.execute(f"VACUUM (VERBOSE, PARALLEL {workers}) {table}")
             found[table, run] = re.findall(r"pages: .* scanned \(.*\)", "\n".join(said))
-        if run in (2, 10):
+        if run in (2, 5):
             conn.execute("SELECT pg_stat_force_next_flush()")
             for row in conn.execute(
                 """
@@ -569,25 +562,29 @@ def test_vacuum_again_and_again_keeps_the_statistics_as_core_does(base, repeated
         ours = repeat_vacuum(conn, workers)
         assert {key: value for key, value in ours.items() if value != repeated_by_core[key]} == {}
         [(live,)] = conn.execute("SELECT count(*) FROM thin_end")
-        assert ours["statistics", "thin_end", 10][2] == pytest.approx(live, rel=0.02)
+        assert ours["statistics", "thin_end", 5][2] == pytest.approx(live, rel=0.02)
         assert_sound(conn)
 
 
 @pytest.mark.once
 @pytest.mark.parametrize("workers", [0, 2, pytest.param(4, marks=pytest.mark.full)])
-def test_several_rounds_for_lack_of_memory_leave_what_one_round_leaves(base, core_outcome, workers):
-    options = ", INDEX_CLEANUP on"
-    with start_copy(base, workers) as cluster:
-        with cluster.connect(DB) as conn:
-            memory = {"maintenance_work_mem": "'64kB'"}
-            ours = vacuum_all(conn, f"{options}, PARALLEL {workers}", {"min_parallel_index_scan_size": 0, **memory})
-            [report] = [message for message in ours.messages["many_dead"] if "finished" in message]
-            assert int(re.search(r"index scans: (\d+)", report)[1]) > 1
-            # where the entries of a bucket are depends on how often it was squeezed
-            ours, core = without_places(ours, "hash_chains"), without_places(core_outcome(options, workers, memory), "hash_chains")
-            assert differences(ours, core, workers == 0, exact_reports=False) == []
-            assert_sound(conn)
-            assert_indexes_forgot_deleted_rows(conn)
+def test_several_rounds_for_lack_of_memory_leave_what_one_round_leaves(base, workers):
+    """Of the one table here of which the engine needs more than one; core needs some fifty."""
+    outcomes = []
+    for enabled in ("on", "off"):
+        with start_copy(base, workers) as cluster, cluster.connect(DB) as conn:
+            conn.execute("ROLLBACK PREPARED 'work'")
+            conn.execute("ROLLBACK PREPARED 'locks'")
+            conn.execute("INSERT INTO many_dead SELECT generate_series(100001, 400000)")
+            conn.execute("DELETE FROM many_dead WHERE id > 100000 AND id % 2 = 0")
+            settings = {"maintenance_work_mem": "'64kB'", "min_parallel_index_scan_size": 0, "cyclone.enabled": enabled}
+            outcomes.append(vacuum_all(conn, f", PARALLEL {workers}", settings, ("many_dead",)))
+            if enabled == "on":
+                checks.assert_clean(conn, "many_dead")
+    for outcome in outcomes:
+        [report] = [message for message in outcome.messages["many_dead"] if "finished" in message]
+        assert int(re.search(r"index scans: (\d+)", report)[1]) > 1
+    assert differences(*outcomes, exact_catalogs=True, exact_reports=False) == []
 
 
 def test_a_temporary_table_is_left_as_core_leaves_it_and_gets_no_workers(conn):

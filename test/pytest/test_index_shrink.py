@@ -17,14 +17,14 @@ INPLACE = "VACUUM (FULL INPLACE) t"
 # Of a btree that we build ourselves: the table has been read; all pages are filled, but not all written; they are joined
 BUILD_STEPS = ("shrink-scanned", "rewrite-btree-part", "rewrite-btree-join")
 STEPS = ("shrink-create", "shrink-build", "shrink-built", "shrink-wait", "shrink-validate", "shrink-swap", "shrink-swapped", "shrink-drop")
-ROWS = 20000
+ROWS = 10000
 MAKE = f"""
     CREATE TABLE t (
         id int PRIMARY KEY, pos int CONSTRAINT t_pos UNIQUE DEFERRABLE INITIALLY DEFERRED, note text, a int[], p point
     ) WITH (autovacuum_enabled = off);
-    INSERT INTO t SELECT i, i, md5(i::text), ARRAY[i % 7, i % 11], point(i, i) FROM generate_series(1, {ROWS}) i;
+    INSERT INTO t SELECT i, i, md5(i::text), ARRAY[i % 7, i], point(i, i) FROM generate_series(1, {ROWS}) i;
     CREATE UNIQUE INDEX t_expr ON t (lower(note)) INCLUDE (id) WITH (fillfactor = 80);
-    CREATE UNIQUE INDEX t_some ON t (pos DESC NULLS LAST, id) WHERE id % 3 = 0;
+    CREATE UNIQUE INDEX t_some ON t (pos DESC NULLS LAST, id) WHERE id % 3 > 0;
     CREATE INDEX t_hash ON t USING hash (note);
     CREATE INDEX t_gin ON t USING gin (a);
     CREATE INDEX t_gist ON t USING gist (p);
@@ -782,7 +782,7 @@ def test_a_disk_that_is_full(new_cluster, where, step, after):
     cluster.start()
     with cluster.connect(TEMPLATE) as conn:
         conn.execute("CREATE TABLE t (id int) WITH (autovacuum_enabled = off)")
-        conn.execute("INSERT INTO t SELECT generate_series(1, 300000); CREATE INDEX t_id ON t (id); DELETE FROM t WHERE id % 3 = 0")
+        conn.execute("INSERT INTO t SELECT generate_series(1, 120000); CREATE INDEX t_id ON t (id); DELETE FROM t WHERE id % 3 = 0")
         conn.execute("VACUUM t")
         query = "SELECT count(*), sum(id) FROM t"
         rows, files = conn.execute(query).fetchone(), main_files(cluster, conn)
@@ -806,11 +806,11 @@ def test_a_disk_that_is_full(new_cluster, where, step, after):
 
 def test_a_standby_replays_the_pages_of_a_copy(new_cluster):
     """And compares them, whether somebody had read them before they were written or not."""
-    primary = new_cluster(wal_consistency_checking="all")
+    primary = new_cluster()
     with primary.connect(TEMPLATE) as conn, primary.standby({"max_standby_streaming_delay": -1}).start() as standby:
         run_script(conn, MAKE)
         before, rows = sizes(conn), content(conn)
-        with Parked(primary, TEMPLATE, "rewrite-btree-join:leader", 1, INPLACE) as vacuum:
+        with Parked(primary, TEMPLATE, "rewrite-btree-join:leader", 1, INPLACE, {"wal_consistency_checking": "all"}) as vacuum:
             [(copy,)] = conn.execute("SELECT oid::regclass::text FROM pg_class WHERE relname LIKE '%_cyclone'").fetchall()
             conn.execute("SELECT get_raw_page(%s, b::int) FROM generate_series(0, pg_relation_size(%s) / 8192 - 1) b", (copy, copy))
         assert vacuum.error is None

@@ -37,9 +37,9 @@ MAKE = """
     CREATE INDEX t_gin ON t USING gin (a) WITH (gin_pending_list_limit = 64);
     CREATE INDEX t_gist ON t USING gist (p);
     CREATE INDEX t_brin ON t USING brin (id);
+    DELETE FROM t WHERE id % 10 BETWEEN 1 AND 8;
     CREATE TABLE child (id int REFERENCES t);
     INSERT INTO child SELECT i FROM generate_series(10, 20000, 10) i;
-    DELETE FROM t WHERE id % 10 BETWEEN 1 AND 8;
     UPDATE t SET big = big WHERE id % 40 = 0
 """
 
