@@ -12,17 +12,17 @@ from long_runs.workload import Workload
 
 PROVING = "VACUUM (INDEX_CLEANUP on, DISABLE_PAGE_SKIPPING, PARALLEL 2)"
 # An error of PostgreSQL's own VACUUM, autovacuum included, about sound rows that it has left with the lock of an ended transaction
-# (docs/upstream/stale-row-lock.md). pg_cyclone's removes such a lock, and never says so; that is not forgiven anywhere.
+# (test/upstream/stale-row-lock.md). pg_cyclone's removes such a lock, and never says so; that is not forgiven anywhere.
 STALE_LOCK = re.compile(r"found xmax \d+ from before relfrozenxid \d+")
 STALE_LOCK_COUNT = "known bug of PostgreSQL: found xmax from before relfrozenxid"
-# Assertions of PostgreSQL's own that fail although the data is right (docs/upstream/aborted-update-lock.md
+# Assertions of PostgreSQL's own that fail although the data is right (test/upstream/aborted-update-lock.md
 # and stale-row-lock.md): a row is updated whose update was rolled back to a savepoint while it was locked; VACUUM can't get the
 # cleanup lock of a page with such a lock as STALE_LOCK is about.
 SERVER_ASSERTION = re.compile(
     r'TRAP: failed Assert\("(HEAP_XMAX_IS_LOCKED_ONLY\(infomask_lock_old_tuple\)|TransactionIdPrecedesOrEquals\(cutoffs->relfrozenxid, xid\))"\),'
     r' File: "(?:[^"]*/)?heapam\.c"'
 )  # fmt: skip
-# A VACUUM in several rounds leaves entries of removed rows in a GIN index (docs/upstream/gin-pending-list.md). pg_cyclone's doesn't.
+# A VACUUM in several rounds leaves entries of removed rows in a GIN index (test/upstream/gin-pending-list.md). pg_cyclone's doesn't.
 PENDING_LIST_COUNT = "known bug of PostgreSQL: entries of removed rows in a GIN index"
 PATIENCE = 300  # for a recovery that compares each page
 DANGLES = re.compile(r"index (\S+), block \d+, item \d+ dangles: ")

@@ -17,7 +17,7 @@ import psycopg
 # All that VACUUM writes itself. GiST would be a false alarm: inserting into a page whose items were killed, PostgreSQL sets
 # F_TUPLES_DELETED in replay only.
 # Nor a hash index: a record of its deletions has an image of a page that others may change meanwhile, and so a wrong checksum,
-# at which replay ends. docs/upstream/wal-consistency.md
+# at which replay ends. test/upstream/wal-consistency.md
 CHECKED_WAL = "heap, heap2, btree, gin, brin, spgist, sequence, generic"
 # Errors that a writer may get beside others, after which it rolls back
 CONFLICTS = (psycopg.errors.DeadlockDetected, psycopg.errors.LockNotAvailable, psycopg.errors.SerializationFailure)

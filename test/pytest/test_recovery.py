@@ -46,7 +46,7 @@ def flush(conn) -> None:
 def test_a_crash_at_each_point(new_cluster, kind):
     """And one after the end. A standby follows, and has the same pages."""
     statement, make, settings = KINDS[kind]
-    # where rows that move get entries, PostgreSQL's insertion into GiST would be a false alarm: docs/upstream/wal-consistency.md
+    # where rows that move get entries, PostgreSQL's insertion into GiST would be a false alarm: test/upstream/wal-consistency.md
     primary = new_cluster(**CHECK_WAL | ({"wal_consistency_checking": CHECKED_WAL} if "INPLACE" in kind else {}))
     places = [place for place in PLACES if place.kind == kind and not place.only_errors and ("INPLACE" not in kind or place.point in CRASHES_IN_PLACE)]
     with primary.standby(FOLLOWING).start() as standby:

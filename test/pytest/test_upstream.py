@@ -1,6 +1,6 @@
-"""Some of the bugs of PostgreSQL in docs/upstream, shown by the scripts there on a server without pg_cyclone.
+"""Some of the bugs of PostgreSQL in test/upstream, shown by the scripts there on a server without pg_cyclone.
 
-If one of these tests fails, upstream has fixed the bug: say so in docs/upstream, docs/reliability.md and test/proofs.md.
+If one of these tests fails, upstream has fixed the bug: say so in test/upstream, docs/reliability.md and test/proofs.md.
 """
 
 import os
@@ -16,7 +16,7 @@ from cyclone_lab import build
 from cyclone_lab.postgres import as_server_user, hand_over, program_env
 from long_runs.proof import SERVER_ASSERTION
 
-SCRIPTS = Path(build.REPO) / "docs" / "upstream"
+SCRIPTS = Path(build.REPO) / "test" / "upstream"
 SECONDS = 600
 # Script: what it says where the bug is
 FAULTS = {
