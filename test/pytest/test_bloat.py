@@ -16,7 +16,7 @@ from cyclone_lab.background import Parked
 COUNT_ERROR = 0.006
 REWRITE_ERROR = 0.006
 SAMPLE = 5000
-BTREE_SAMPLE = 1000
+BTREE_SAMPLE = 500
 SEEDS = (1, 2, 3)
 
 BIG = """
@@ -27,7 +27,7 @@ BIG = """
 """
 
 
-def big(rows: int = 760000, width: str = "170", options: str = "") -> str:
+def big(rows: int = 380000, width: str = "372", options: str = "") -> str:
     """Return statements for a table of some 20,000 pages."""
     return BIG.format(rows=rows, width=width, options=options)
 
@@ -37,13 +37,13 @@ def scattered(tenths: int) -> str:
     return f"DELETE FROM t WHERE abs(hashint4(id + 7) % 10) < {tenths}"
 
 
-PATCHES = "DELETE FROM t WHERE abs(hashint4(id / 100)) % 2 = 0"
+PATCHES = "DELETE FROM t WHERE abs(hashint4(id / 50)) % 2 = 0"
 RANDOM_BTREES = """
     CREATE UNLOGGED TABLE t (id int, n int);
     CREATE INDEX t_random ON t (n);
     CREATE INDEX t_loose ON t (id) WITH (fillfactor = 60);
     CREATE INDEX t_partial ON t (n) WHERE n > 0;
-    INSERT INTO t SELECT i, hashint4(i) FROM generate_series(1, 1000000) i;
+    INSERT INTO t SELECT i, hashint4(i) FROM generate_series(1, 500000) i;
 """
 DUPLICATES = """
     CREATE UNLOGGED TABLE t (id int, few int, many text, unique (id));
@@ -67,21 +67,21 @@ SHAPES = {
     "deleted_60_vacuumed": [big(), scattered(6), "VACUUM t"],
     "deleted_90": [big(), scattered(9)],
     "deleted_90_vacuumed": [big(), scattered(9), "VACUUM t"],
-    "front_deleted_vacuumed": [big(), "DELETE FROM t WHERE id < 300000", "VACUUM t"],
-    "tail_deleted": [big(), "DELETE FROM t WHERE id BETWEEN 300000 AND 759990"],
-    "tail_deleted_vacuumed": [big(), "DELETE FROM t WHERE id BETWEEN 300000 AND 759990", "VACUUM t"],
+    "front_deleted_vacuumed": [big(), "DELETE FROM t WHERE id < 150000", "VACUUM t"],
+    "tail_deleted": [big(), "DELETE FROM t WHERE id BETWEEN 150000 AND 379990"],
+    "tail_deleted_vacuumed": [big(), "DELETE FROM t WHERE id BETWEEN 150000 AND 379990", "VACUUM t"],
     "patches_deleted": [big(), PATCHES],
     "patches_deleted_vacuumed": [big(), PATCHES, "VACUUM t"],
     "stale_maps": [big(), "VACUUM t", PATCHES, "UPDATE t SET n = -n WHERE id % 50 = 0"],
     "hot_updates": [
-        big(600000, options="WITH (fillfactor = 80)"),
-        "UPDATE t SET pad = repeat('y', 170) WHERE id % 7 = 0",
-        "UPDATE t SET pad = repeat('z', 170) WHERE id % 7 = 0",
+        big(300000, options="WITH (fillfactor = 80)"),
+        "UPDATE t SET pad = repeat('y', 372) WHERE id % 7 = 0",
+        "UPDATE t SET pad = repeat('z', 372) WHERE id % 7 = 0",
         "DELETE FROM t WHERE id % 5 = 0",
     ],
-    "updates": [big(550000), "UPDATE t SET n = n + 1 WHERE id % 3 = 0", "UPDATE t SET n = n - 1 WHERE id % 5 = 0"],
-    "fillfactor_70": [big(540000, options="WITH (fillfactor = 70)")],
-    "fillfactor_70_deleted": [big(540000, options="WITH (fillfactor = 70)"), scattered(6), "VACUUM t"],
+    "updates": [big(275000), "UPDATE t SET n = n + 1 WHERE id % 3 = 0", "UPDATE t SET n = n - 1 WHERE id % 5 = 0"],
+    "fillfactor_70": [big(270000, options="WITH (fillfactor = 70)")],
+    "fillfactor_70_deleted": [big(270000, options="WITH (fillfactor = 70)"), scattered(6), "VACUUM t"],
     "rows_of_all_lengths": [big(210000, "abs(hashint4(i)) % 1500"), scattered(6), "VACUUM t"],
     "wide_toast": [WIDE, scattered(5), "VACUUM t"],
     "wide_toast_not_vacuumed": [WIDE, "UPDATE t SET v = v || 'x' WHERE id % 3 = 0"],
@@ -194,7 +194,7 @@ def test_estimates_are_close_to_what_pgstattuple_counts_and_vacuum_full_makes(co
 
 
 def test_pages_fuller_than_fillfactor_stay_so_in_place(conn):
-    make(conn, [big(30000), "ALTER TABLE t SET (fillfactor = 50)"])
+    make(conn, [big(30000, "170"), "ALTER TABLE t SET (fillfactor = 50)"])
     row = estimate(conn)["t"]
     assert row["bloat_bytes"] == 0
     assert row["rewrite_size"] == pytest.approx(2 * row["size"], rel=0.05)

@@ -154,7 +154,7 @@ def test_several_rounds_leave_the_entries_that_one_leaves(conn, workers):
     for who, memory, enabled in (("ours", "64kB", "on"), ("core", "64MB", "off")):
         # few rows on each page, so that dead ones take up more memory
         conn.execute(f"CREATE TABLE {who} (id int, p point) WITH (fillfactor = 10)")
-        conn.execute(f"INSERT INTO {who} SELECT i, point(i % 300, i / 300) FROM generate_series(1, {80000 + 80000 * workers}) i")
+        conn.execute(f"INSERT INTO {who} SELECT i, point(i % 300, i / 300) FROM generate_series(1, {80000 + 40000 * workers}) i")
         for method in ("gist", "spgist"):
             conn.execute(f"CREATE INDEX {who}_{method} ON {who} USING {method} (p)")
         conn.execute(f"DELETE FROM {who} WHERE id % 2 = 0 OR id < 10000")

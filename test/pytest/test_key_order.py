@@ -244,7 +244,7 @@ def test_an_enum_that_gets_a_value_meanwhile(cluster, db, conn, point):
     """Before its entries are sorted: PostgreSQL compares them."""
     run_script(conn, MAKE_TYPES)
     conn.execute("CREATE TABLE t (id int, m mood)")
-    conn.execute("INSERT INTO t SELECT hashint4(i), (SELECT enum_range(NULL::mood))[1 + i % 3] FROM generate_series(1, 400000) i")
+    conn.execute("INSERT INTO t SELECT hashint4(i), (SELECT enum_range(NULL::mood))[1 + i % 3] FROM generate_series(1, 50000) i")
     conn.execute("CREATE INDEX ON t (id, m); CREATE INDEX ON t (m, id); CREATE INDEX ON t (m) WHERE id > 0")
     rows = content(conn, "t")
     with Parked(cluster, db, point, 1, "VACUUM (FULL, VERBOSE, PARALLEL 1) t", {"cyclone.debug_point": f"{point}:any:wait"}) as vacuum:
@@ -339,7 +339,7 @@ def test_how_often_the_table_is_read(conn, memory, workers, parts, passes):
 @pytest.mark.parametrize(("workers", "parts"), [(0, 0), (2, 0), (2, 3)])
 def test_temporary_files_that_may_not_be_so_large(cluster, conn, workers, parts):
     """In whichever process: the statement fails, nothing is left of it, and the next one does as if it hadn't been."""
-    fill(conn, "t", {"a": "int4", "b": "uuid"}, rows=120_000, distinct=40_000, seed=3)
+    fill(conn, "t", {"a": "int4", "b": "uuid"}, rows=60_000, distinct=40_000, seed=3)
     for index in ("(a)", "(b DESC)", "(filler)"):
         conn.execute(f"CREATE INDEX ON t {index}")
     conn.execute(f"SET maintenance_work_mem = '1MB'; SET cyclone.debug_btree_parts = {parts}")
@@ -407,12 +407,12 @@ def test_all_processes_together_keep_to_their_memory(large, memory, workers, par
         checks.assert_clean(conn, "t")
 
 
-@pytest.mark.parametrize("memory", [64, pytest.param(1024, marks=pytest.mark.full)])
+@pytest.mark.parametrize("memory", [32, pytest.param(1024, marks=pytest.mark.full)])
 def test_full_inplace_keeps_to_its_memory(large, memory):
     """When the table has been read, the entries of its first index are all there, or in files; when they are sorted, too."""
     with large.connect() as conn:
         conn.execute("DROP TABLE IF EXISTS bloated; CREATE TABLE bloated (id int, u uuid) WITH (autovacuum_enabled = off)")
-        conn.execute("INSERT INTO bloated SELECT i, md5(i::text)::uuid FROM generate_series(1, 900000) i")
+        conn.execute("INSERT INTO bloated SELECT i, md5(i::text)::uuid FROM generate_series(1, 450000) i")
         conn.execute("CREATE INDEX ON bloated (u); DELETE FROM bloated WHERE id % 3 = 0")
     settings = {"maintenance_work_mem": f"{memory}MB", "cyclone.debug_point": "shrink-scanned:leader:wait rewrite-btree-part:leader:wait"}
     with Parked(large, "postgres", "shrink-scanned:leader", 1, "VACUUM (FULL INPLACE) bloated", settings) as vacuum:

@@ -200,7 +200,10 @@ def test_core_keeps_the_rows(base, core):
             assert core[f"rows of {table}"]["content"] == content(conn, table), table
 
 
-@pytest.mark.parametrize("workers", [0, pytest.param(1, marks=pytest.mark.full), 3])
+@pytest.mark.parametrize("wal_level, workers", [
+    ("replica", 3), ("minimal", 0),
+    *(pytest.param(*case, marks=pytest.mark.full) for case in (("replica", 0), ("replica", 1), ("minimal", 1), ("minimal", 3))),
+], indirect=["wal_level"])  # fmt: skip
 def test_tables_of_every_shape(base, core, workers, wal_level):
     """The same tuples, and the same catalogs; by one process even in the same order, in a file of the same size."""
     assert_alike(rewrite_all(base, {"cyclone.debug_point": "''"}, f"VACUUM (FULL REWRITE, PARALLEL {workers})", **wal_level), core, workers)
