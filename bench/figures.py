@@ -118,22 +118,6 @@ def times(number: float, digits: int = 2) -> str:
     return f"{number:.{digits}f} ×"
 
 
-def vacuum_lines(saved: dict) -> list[str]:
-    """Return the table of all scenarios of a run."""
-    lines = ["| scenario | rows | heap + indexes | PostgreSQL at its best | pg_cyclone, 1 process | leader and 1 worker |", "|---|---|---|---|---|---|"]
-    for one in saved["scenarios"]:
-        size = " + ".join(f"{part // MB:,}" for part in (one["heap_bytes"], one["index_bytes"]) if part)
-        workers = best_core(one)
-        core = f"{core_seconds(one):.2f} s" + (f", {workers} worker{'s' if workers > 1 else ''}" if workers else "")
-        ours = " | ".join(
-            f"{seconds_of(one, 'pg_cyclone', number):.2f} s, {times(ratio(one, number))} ({low:.2f}–{high:.2f})"
-            for number, (low, *_, high) in ((number, 2 * ratios(one, number)) for number in (0, 1))
-        )
-        lines.append(f"| `{one['name']}`: {one['about']} | {rows_of(one)} | {size} MB | {core} | {ours} |")
-    rounds = max(run["round"] for one in saved["scenarios"] for run in one["runs"])
-    return [*lines, "", f"Seconds are the median of {rounds} round{'s' if rounds > 1 else ''}; the ratio is that of the rounds' ratios, the range theirs."]
-
-
 def between(numbers: list[float], form: str) -> str:
     """Return from where to where numbers go, or the one that there is."""
     ends = list(dict.fromkeys(f"{number:{form}}" for number in (min(numbers), max(numbers))))
@@ -236,17 +220,6 @@ def keep_latency(result: dict) -> dict:
     return {"circumstances": result["circumstances"], **common, "points": result["points"]}
 
 
-def latency_lines(saved: dict) -> list[str]:
-    intro = (f"{saved['sizes']['warehouses']} warehouses, {saved['database_bytes'] // MB:,} MB, {saved['buffers']} of `shared_buffers`,"
-             f" {saved['rate']:.0f} transactions a second; median and range of the rounds:")  # fmt: skip
-    lines = [intro, "", "| VACUUM of the large tables | seconds | p95, × before | p99, × before |", "|---|---|---|---|"]
-    for point in sorted(saved["points"], key=lambda point: -point["seconds"]["median"]):
-        took, *harms = (f"{one['median']:.{digits}f} ({one['low']:.{digits}f}–{one['high']:.{digits}f})"
-                        for one, digits in ((point["seconds"], 1), (point["harm"]["95"], 2), (point["harm"]["99"], 2)))  # fmt: skip
-        lines.append(f"| {spelled(point['title'])} | {took}{'' if point['finished'] else ', not finished'} | {' | '.join(harms)} |")
-    return lines
-
-
 def latency_short_lines(saved: dict) -> list[str]:
     """Return a line for each pace, with both engines beside each other."""
     found: dict[str, dict[str, str]] = {}
@@ -256,12 +229,6 @@ def latency_short_lines(saved: dict) -> list[str]:
         found.setdefault(re.sub(r"^(\d+) a (\d+) ms$", r"cost limit \1 at \2 ms", pace), {})[engine] = told
     lines = [f"| seconds, and the 95th percentile; {saved['rate']:.0f} transactions a second | PostgreSQL | pg_cyclone |", "|---|---|---|"]
     return lines + [f"| {pace} | {told.get('PostgreSQL', '')} | {told.get('pg_cyclone', '')} |" for pace, told in found.items()]
-
-
-def spelled(title: str) -> str:
-    """Return a setting's title with the budget as one sets it."""
-    spelled_out = re.sub(r"(\d+) a (\d+) ms", r"`vacuum_cost_limit = \1`, `vacuum_cost_delay = \2ms`", title)
-    return spelled_out + (" (autovacuum's default)" if title.endswith(" 200 a 2 ms") else "")
 
 
 def draw_latency(saved: dict):
@@ -375,21 +342,6 @@ def large_times(saved: dict) -> dict[tuple[str, int, str], tuple[float, list[flo
             for look, mine in sorted(seconds.items())}  # fmt: skip
 
 
-def large_lines(saved: dict) -> list[str]:
-    one, facts = saved["scenario"], saved["circumstances"]
-    held = f", held of it {facts['memory held']}" if "memory held" in facts else ""
-    lines = [f"{one['about'][0].upper()}{one['about'][1:]}; {one['rows']:,} rows, {one['heap_bytes'] // MB:,} + {one['index_bytes'] // MB:,} MB;"
-             f" memory {facts['memory']}{held}; medians of {max(run['round'] for run in saved['runs'])} rounds, and of the ratio in"
-             " each:", "",
-             "| VACUUM | seconds | against PostgreSQL at its best |", "|---|---|---|"]  # fmt: skip
-    for (engine, workers, setting), (took, ratios) in large_times(saved).items():
-        name = "PostgreSQL" if engine == "core" else "pg_cyclone"
-        option = f", `cyclone.preserve_page_cache = {setting}`" if engine != "core" and setting != "auto" else ""
-        lines.append(f"| {name}, `PARALLEL {workers}`{option} | {took:.1f} |"
-                     f" {times(median(ratios))} ({ratios[0]:.2f}–{ratios[-1]:.2f}) |")  # fmt: skip
-    return lines
-
-
 def large_short_lines(saved: dict) -> list[str]:
     """Return the same in the form of short_lines."""
     looks = large_times(saved)
@@ -445,14 +397,10 @@ TABLES = (
     Table("docs/performance.md", "full on 19 in short", "full-19", short_lines),
     Table("docs/performance.md", "large in short", "large", large_short_lines),
     Table("docs/performance.md", "latency in short", "latency", latency_short_lines),
-    Table("docs/benchmarks.md", "vacuum", "vacuum", vacuum_lines),
-    Table("docs/benchmarks.md", "more", "more", vacuum_lines),
-    Table("docs/benchmarks.md", "latency", "latency", latency_lines),
-    Table("docs/benchmarks.md", "online", "online", online_lines),
-    Table("docs/benchmarks.md", "online on 19", "online-19", online_lines),
-    Table("docs/benchmarks.md", "large", "large", large_lines),
-    Table("docs/benchmarks.md", "guards", "guards", guards_lines),
-    Table("docs/benchmarks.md", "tables", "tables", tables_lines),
+    Table("docs/performance.md", "online", "online", online_lines),
+    Table("docs/performance.md", "online on 19", "online-19", online_lines),
+    Table("docs/performance.md", "guards", "guards", guards_lines),
+    Table("docs/performance.md", "tables", "tables", tables_lines),
     Table("docs/audit.md", "audit", "audit", audit_lines),
     Table("docs/watching.md", "views", "views", views_lines),
 )

@@ -140,7 +140,7 @@ def test_sql(cluster, pg_major, shop, page):
 
 
 @pytest.mark.once
-@pytest.mark.parametrize("page", ["first-vacuum.md"])
+@pytest.mark.parametrize("page", ["verbose.md"])
 def test_pages_for_the_first_hour_leave_nothing_out(cluster, page):
     """Their blocks run one after the other in a new database, as somebody would who has read nothing else."""
     cluster.sql("CREATE DATABASE bare")
@@ -225,7 +225,7 @@ def test_blocks_that_nothing_runs():
     marked = [(block.mark, block.where) for page in PAGES for block in every_block(page) if block.mark]
     assert {mark.removeprefix("not run: "): where.split(":")[0] for mark, where in marked if mark.startswith("not run: ")} == NOT_RUN
     kinds = {kind: {page.name for page in PAGES for block in every_block(page) if block.kind == kind} for kind in ("yaml", "")}
-    assert kinds == {"yaml": {"packages.md"}, "": {"operating.md", "history.md"}}, "only these are for test_packaging and for a test below"
+    assert kinds == {"yaml": {"packages.md"}, "": {"bloat.md", "history.md"}}, "only these are for test_packaging and for a test below"
     assert {block.kind for page in PAGES for block in every_block(page)} == {"sql", "sh", "ini", "output", *kinds}
     debs = (REPO / "scripts/check_packages.py").read_text()
     for mark, where in marked:
@@ -326,7 +326,7 @@ def test_commits_that_pages_and_results_name():
 @pytest.mark.once
 def test_messages_that_pages_show(cluster, shop):
     """Advice, the line of VERBOSE on the horizon, and a command's report in the log."""
-    advice, horizon, report = [block.text for page in ("operating.md", "history.md") for block in blocks(REPO / "docs" / page) if not block.kind]
+    advice, horizon, report = [block.text for page in ("bloat.md", "history.md") for block in blocks(REPO / "docs" / page) if not block.kind]
     psql(cluster, """
         DROP TABLE IF EXISTS orders;
         CREATE TABLE orders (id bigint PRIMARY KEY, note text) WITH (autovacuum_enabled = off);
@@ -335,10 +335,10 @@ def test_messages_that_pages_show(cluster, shop):
         VACUUM ANALYZE orders;
         CREATE ROLE alice LOGIN SUPERUSER;
         """)
-    assert_printed(advice, psql(cluster, "SELECT unnest(advice) FROM cyclone.advice WHERE relation = 'orders'::regclass"), "operating.md")
+    assert_printed(advice, psql(cluster, "SELECT unnest(advice) FROM cyclone.advice WHERE relation = 'orders'::regclass"), "bloat.md")
     with cluster.snapshot(shop, user="alice", application_name="report") as other:
         psql(cluster, "DELETE FROM orders WHERE id % 12 = 0")
-        assert_printed(horizon, psql(cluster, "VACUUM (VERBOSE) orders"), "operating.md")
+        assert_printed(horizon, psql(cluster, "VACUUM (VERBOSE) orders"), "bloat.md")
         other.execute("ROLLBACK")
         before = len(cluster.log)
         other.execute("SET cyclone.log_min_duration = 0")
@@ -385,8 +385,8 @@ def test_what_postgresql_says_where_pg_cyclone_is_missing(prefix, cluster):
 @pytest.mark.once
 @pytest.mark.parametrize("connections", [100, 500, 1000])
 def test_shared_memory(prefix, connections):
-    """What docs/cost.md says of it, and of it the history."""
-    said = re.search(rf"\| {connections} \| ([\d.]+) MB \| ([\d.]+) MB \|", (REPO / "docs/cost.md").read_text())
+    """What docs/workers.md says of it, and of it the history."""
+    said = re.search(rf"\| {connections} \| ([\d.]+) MB \| ([\d.]+) MB \|", (REPO / "docs/workers.md").read_text())
 
     def megabytes(**config) -> float:
         """Return all that a server with these settings has, its reserve, too: before PostgreSQL 19 hash tables take of that."""
