@@ -16,7 +16,7 @@ from cyclone_lab.background import Parked
 COUNT_ERROR = 0.006
 REWRITE_ERROR = 0.006
 SAMPLE = 5000
-BTREE_SAMPLE = 500
+BTREE_SAMPLE = 1000
 SEEDS = (1, 2, 3)
 
 BIG = """
@@ -43,7 +43,7 @@ RANDOM_BTREES = """
     CREATE INDEX t_random ON t (n);
     CREATE INDEX t_loose ON t (id) WITH (fillfactor = 60);
     CREATE INDEX t_partial ON t (n) WHERE n > 0;
-    INSERT INTO t SELECT i, hashint4(i) FROM generate_series(1, 500000) i;
+    INSERT INTO t SELECT i, hashint4(i) FROM generate_series(1, 1000000) i;
 """
 DUPLICATES = """
     CREATE UNLOGGED TABLE t (id int, few int, many text, unique (id));

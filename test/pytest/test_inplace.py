@@ -139,20 +139,21 @@ def test_nothing_cached_is_used_after_the_server_has_forgotten_it(conn):
 def test_tables_of_every_shape(base, wal_level):  # noqa: F811
     """The same rows, sound tables; none larger, and those that a rewrite makes much smaller much smaller."""
     shapes = [*SHAPES, *REWRITE_SHAPES, MIXED_MAP, MULTIXACTS]
-    sizes = {}
+    sizes, before = {}, {}
     for options in ("FULL", "FULL INPLACE, INDEX_CLEANUP off", "FULL INPLACE, PARALLEL 2"):
         with base.copy() as cluster:
             cluster.config.update(wal_level=wal_level, **({"max_wal_senders": 0} if wal_level == "minimal" else {}))
             cluster.start()
             with cluster.connect(DB) as conn:
                 for shape in shapes:
-                    before = content(conn, shape)
+                    before[shape] = before.get(shape) or content(conn, shape)
                     conn.execute(f"VACUUM ({options}) {shape}")
-                    assert content(conn, shape) == before, shape
+                    assert content(conn, shape) == before[shape], shape
                     sizes[options, shape] = sum(blocks(conn, heap) for heap in checks.heaps(conn, shape) if "toast" not in heap)
-                for shape in shapes:
-                    conn.execute(f"VACUUM (INDEX_CLEANUP on) {shape}")
-                checks.assert_clean(conn, *shapes)
+                if options != "FULL":  # that is test_rewrite.py's
+                    for shape in shapes:
+                        conn.execute(f"VACUUM (INDEX_CLEANUP on) {shape}")
+                    checks.assert_clean(conn, *shapes)
             assert "PANIC" not in cluster.log and "TRAP" not in cluster.log
     for (options, shape), size in sizes.items():
         heaps_of_several = 4  # each of a partitioned table's may have a page more
