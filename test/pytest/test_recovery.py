@@ -29,8 +29,10 @@ def replayed_state(conn) -> dict:
     del state["free_space"]  # not replayed exactly
     [(state["items"],)] = conn.execute(
         """
-        SELECT array_agg((block, lp, lp_flags, t_xmin, t_xmax, t_ctid)::text ORDER BY block, lp)
-        FROM generate_series(0, pg_relation_size('t') / 8192 - 1) block, heap_page_items(get_raw_page('t', block))
+        SELECT array_agg(hash ORDER BY block)
+        FROM (SELECT block, sum(hash_record_extended((lp, lp_flags, t_xmin, t_xmax, t_ctid), 0)) AS hash
+              FROM generate_series(0, pg_relation_size('t') / 8192 - 1) block, heap_page_items(get_raw_page('t', block))
+              GROUP BY block) blocks
         """
     )
     [(state["map"],)] = conn.execute("SELECT array_agg(map::text ORDER BY blkno) FROM pg_visibility('t') map")

@@ -115,9 +115,8 @@ def base(prefix):
 
 # A hash of all that is in the header but t_ctid, and of all that is in the data; and one of the data alone
 _TUPLES = """
-    SELECT hashtextextended((t_xmin, t_xmax, t_infomask, t_infomask2, t_hoff, t_bits, lp_len, data)::text, 0), hashtextextended((lp_len, data)::text, 0)
-    FROM generate_series(0, pg_relation_size(%(heap)s::regclass) / 8192 - 1) block,
-         LATERAL (SELECT *, md5(t_data) AS data FROM heap_page_items(get_raw_page(%(heap)s::text, block))) items
+    SELECT hash_record_extended((t_xmin, t_xmax, t_infomask, t_infomask2, t_hoff, t_bits, lp_len, t_data), 0), hash_record_extended((lp_len, t_data), 0)
+    FROM generate_series(0, pg_relation_size(%(heap)s::regclass) / 8192 - 1) block, heap_page_items(get_raw_page(%(heap)s::text, block))
 """
 
 
