@@ -74,6 +74,7 @@ controller_resume(Controller *controller, double away)
 		return;
 	}
 	controller->budget = controller->in_force = FLOOR_BUDGET;
+	controller->limit = LIMIT_LEARNING;
 	controller->alone = controller->resting = false;
 	controller->ran = controller->waited = 0;
 	controller->beside = controller->idle = controller->settling = 0;
@@ -91,16 +92,14 @@ controller_step(Controller *controller, const ControllerInput *input)
 	{
 		controller->resting = false;
 		controller->settling = controller->beside = 0;
+		controller->ran = controller->waited = 0;
 		/* others who come then may be quite others */
 		controller->budget = controller->in_force = FLOOR_BUDGET;
 		controller->limit = LIMIT_NOTHING;
 	}
 	else if (law_rests(controller, input))
-	{
-		/* with nothing added it learns all the time */
-		if (controller->in_force > FLOOR_BUDGET || controller->nrests == 0)
-			controller->limit = LIMIT_LEARNING;
-	}
+		/* at its floor it learns all the time */
+		controller->limit = controller->limit == LIMIT_FLOOR && controller->nrests > 0 ? LIMIT_FLOOR : LIMIT_LEARNING;
 	else if (controller->settling > 0)
 		controller->settling -= input->seconds;
 	else
@@ -237,7 +236,7 @@ law_move(Controller *controller, const ControllerInput *input, double step)
 	controller->budget = Max(controller->budget * exp(Max(step, -log(LEAP))), FLOOR_BUDGET);
 	if (input->cores_are_unknown)
 		controller->budget = FLOOR_BUDGET;
-	controller->beside = Max(controller->beside, log(FLOOR_BUDGET / controller->budget));
+	controller->beside = Max(controller->beside, log(FLOOR_BUDGET / Min(controller->budget, PG_INT32_MAX)));
 	controller->beside = Min(controller->beside, Max(log(used / controller->budget), 0));
 	controller->in_force = Max(controller->budget * exp(controller->beside), FLOOR_BUDGET);
 	/* a budget that is twice what VACUUM uses needs no bound */

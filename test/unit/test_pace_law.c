@@ -17,26 +17,13 @@
 
 #define TICK_SECONDS	0.25
 
-/* A member that isn't set is 0, and then means what its comment says */
-typedef struct Queue
-{
-	double		(*load) (double now);	/* how busy others keep a core, 0 to 1 */
-	double		seconds;
-	double		waits;			/* how much longer others wait for a core at
-								 * full speed */
-	bool		cores_are_unknown;	/* is it not known for how long? */
-	uint64		seed;			/* 1 */
-} Queue;
-
-/* simulate one, or take a step of a test's own controller, with these members */
-#define QUEUE(...)	queue_run((Queue) {__VA_ARGS__})
+/* take a step of a test's own controller, with these members; one that isn't set is 0, and then means what its comment says */
 #define STEP(...)	step(&controller, (ControllerInput) {__VA_ARGS__})
 
 #define MOST_TICKS	8000
 #define SEEDS		12
 
 static double normal_kept = NAN;
-
 static double cost_delay = FLOOR_BUDGET;	/* processes that it keeps at work */
 
 /* speed_now -- of VACUUM. */
@@ -50,7 +37,7 @@ speed_now(const Controller *controller)
 static void
 begin_chance(uint64 seed)
 {
-	unit_seed(seed == 0 ? 1 : seed);
+	unit_seed(seed);
 	normal_kept = NAN;
 }
 
@@ -73,75 +60,6 @@ normal(double deviation)
 	return number * deviation;
 }
 
-static Controller controller_of_queue;
-static double speeds[10000];	/* by tick */
-
-/*
- * queue_run
- *		Simulate cores for which other sessions wait the longer the faster a VACUUM is.
- */
-static void
-queue_run(Queue queue)
-{
-	Controller *controller = &controller_of_queue;
-
-	CHECK(queue.seconds / TICK_SECONDS <= lengthof(speeds));
-	begin_chance(queue.seed);
-	controller_init(controller);
-	for (int tick = 0; tick < (int) (queue.seconds / TICK_SECONDS); tick++)
-	{
-		double		load = queue.load(tick * TICK_SECONDS);
-		double		speed = Min(speed_now(controller), 1 - load / 2);
-		double		waited = (0.5 + queue.waits * speed) * (0.9 + 0.2 * unit_chance());
-		ControllerInput input = {
-			.seconds = TICK_SECONDS,.elapsed = TICK_SECONDS,.awake = speed,.looked = TICK_SECONDS,
-			.cores_are_unknown = queue.cores_are_unknown,
-			.others_ran = load * TICK_SECONDS * (queue.cores_are_unknown ? 1 + waited : 1),
-			.others_waited = queue.cores_are_unknown ? 0 : load * TICK_SECONDS * waited,
-		};
-
-		controller_step(controller, &input);
-		speeds[tick] = speed;
-	}
-}
-
-/* queue_speed -- the mean speed between two times, 1 being all that the machine has. */
-static double
-queue_speed(double start, double end)
-{
-	int			first = (int) (start / TICK_SECONDS);
-	int			last = (int) (end / TICK_SECONDS);
-	double		sum = 0;
-
-	for (int tick = first; tick < last; tick++)
-		sum += speeds[tick];
-	return sum / (last - first);
-}
-
-/* for loads */
-static double few;				/* a part of the full one */
-
-/* full_for_30 -- and few then. */
-static double
-full_for_30(double now)
-{
-	return now < 30 ? 1 : few;
-}
-
-/* none_for_20 -- and full load then. */
-static double
-none_for_20(double now)
-{
-	return now >= 20;
-}
-
-/* constant -- few. */
-static double
-constant(double now)
-{
-	return few;
-}
-
 /* step -- one that nothing but these measurements is told of. */
 static void
 step(Controller *controller, ControllerInput input)
@@ -153,25 +71,19 @@ step(Controller *controller, ControllerInput input)
 	controller_step(controller, &input);
 }
 
-/*
- * test_waits_for_a_core
- *		At full speed others wait for as long again as it takes them.
- */
-UNIT_TEST(test_waits_for_a_core)
+/* queue_step -- a step beside others who keep a core so busy, 0 to 1, and wait for it the longer the faster VACUUM is; its speed. */
+static double
+queue_step(Controller *controller, double load, bool cores_are_unknown)
 {
-	double		sum = 0;
+	double		speed = Min(speed_now(controller), 1 - load / 2);
+	double		waited = (0.5 + 1.5 * speed) * (0.9 + 0.2 * unit_chance());
 
-	few = 0.4;
-	for (int seed = 1; seed <= 120; seed++)
-	{
-		unit_case("seed %d", seed);
-		QUEUE(.load = constant,.seconds = 300,.seed = seed,.waits = 1.5);
-		/* at 0.166 it takes others 1.06 times as long as at the floor */
-		CHECK_BETWEEN(FLOOR_BUDGET, queue_speed(20, 120), 0.18);
-		CHECK_BETWEEN(0.13, queue_speed(120, 300), 0.2);
-		sum += queue_speed(120, 300);
-	}
-	CHECK_BETWEEN(0.15, sum / 120, 0.18);
+	step(controller, (ControllerInput) {
+		.awake = speed,.looked = TICK_SECONDS,.cores_are_unknown = cores_are_unknown,
+		.others_ran = load * TICK_SECONDS * (cores_are_unknown ? 1 + waited : 1),
+		.others_waited = cores_are_unknown ? 0 : load * TICK_SECONDS * waited,
+	});
+	return speed;
 }
 
 /* Other sessions whose waits vary by themselves */
@@ -240,6 +152,7 @@ UNIT_TEST(test_waits_that_vary_by_themselves)
 		Waiters		others;
 		double		most;
 	}			loads[] = {
+		{"a core", {0.4, 0.5, 1.5, 0.06, 0.25}, 1.06},
 		{"TPC-C", {0.35, 0.27, 0.31, 0.1, 1}, 1.06},
 		{"TPC-C, noisy", {0.35, 0.27, 0.31, 0.6, 1}, 1.06},
 		{"weather of 20 s", {0.35, 0.27, 1.2, 0.3, 20}, 1.07},
@@ -341,33 +254,34 @@ machine_run(double work, double noise, double vary, int seed, double constant, d
 }
 
 /*
- * test_waits_that_are_unknown
- *		Where it isn't known how long others wait for a core, nothing is added; and when they
- *		have gone all is VACUUM's.
+ * test_somebody_comes_and_goes
+ *		Full speed as long as there is nobody, and little harm two seconds after a session has
+ *		come.  Where it isn't known how long it waits for a core, nothing is added.
  */
-UNIT_TEST(test_waits_that_are_unknown)
+UNIT_TEST(test_somebody_comes_and_goes)
 {
-	QUEUE(.load = full_for_30,.seconds = 60,.waits = 1.5,.cores_are_unknown = true);
-	CHECK_BETWEEN(FLOOR_BUDGET * 0.999, queue_speed(5, 30), FLOOR_BUDGET * 1.001);
-	QUEUE(.load = none_for_20,.seconds = 40,.waits = 1.5,.cores_are_unknown = true);
-	CHECK_EQ(queue_speed(3, 20), 1);
-	CHECK_BETWEEN(FLOOR_BUDGET * 0.999, queue_speed(22, 40), FLOOR_BUDGET * 1.001);
-}
-
-/*
- * test_somebody_comes
- *		Full speed as long as there is nobody, and little harm two seconds after
- *		a session has come.
- */
-UNIT_TEST(test_somebody_comes)
-{
-	for (int seed = 1; seed <= 5; seed++)
+	for (int seed = 1; seed <= 6; seed++)
 	{
+		bool		is_unknown = seed == 6;
+		double		soon = 0;
+		double		later = 0;
+		Controller	controller;
+
 		unit_case("seed %d", seed);
-		QUEUE(.load = none_for_20,.seconds = 60,.waits = 1.5,.seed = seed);
-		CHECK_EQ(queue_speed(3, 20), 1);
-		CHECK_BETWEEN(FLOOR_BUDGET, queue_speed(22, 30), 0.11);
-		CHECK_BETWEEN(FLOOR_BUDGET, queue_speed(30, 60), 0.17);
+		begin_chance(seed);
+		controller_init(&controller);
+		for (int tick = 0; tick < 320; tick++)
+		{
+			bool		is_there = tick >= 80 && tick < 240;
+			double		speed = queue_step(&controller, is_there, is_unknown);
+
+			CHECK(tick % 240 < 12 || is_there || speed == 1);
+			CHECK(!is_there || tick < 88 || !is_unknown || speed == FLOOR_BUDGET);
+			soon += tick >= 88 && tick < 120 ? speed / 32 : 0;
+			later += tick >= 120 && is_there ? speed / 120 : 0;
+		}
+		CHECK_BETWEEN(0.0999, soon, 0.11);
+		CHECK_BETWEEN(0.0999, later, 0.17);
 	}
 }
 
@@ -567,8 +481,7 @@ UNIT_TEST(test_a_moment_of_waits)
 
 /*
  * test_others_come_to_spare_cores
- *		There were cores to spare, and VACUUM had them; who comes now would wait for it.  If
- *		nobody was there in between, nothing of that is left.
+ *		There were cores to spare, and VACUUM had them; who comes now would wait for it.
  */
 UNIT_TEST(test_others_come_to_spare_cores)
 {
@@ -595,20 +508,6 @@ UNIT_TEST(test_others_come_to_spare_cores)
 		CHECK(before > 0.5);
 		CHECK_BETWEEN(1, taken, 1.25);
 	}
-
-	for (int tick = 0; tick < 300; tick++)
-	{
-		static Controller controller;
-
-		if (tick == 0)
-			controller_init(&controller);
-		CHECK(tick != 200 || speed_now(&controller) > 0.5);
-		CHECK(tick <= 220 || speed_now(&controller) <= FLOOR_BUDGET * 1.5);
-		/* somebody who hardly waits, then nobody for five seconds */
-		STEP(.looked = TICK_SECONDS,.others_ran = tick < 200 || tick >= 220 ? 0.5 * TICK_SECONDS : 0,
-			 .others_waited = tick < 200 ? 0.005 * TICK_SECONDS : tick >= 220 ? 0.06 * TICK_SECONDS : 0,
-			 .awake = speed_now(&controller));
-	}
 }
 
 /*
@@ -618,11 +517,9 @@ UNIT_TEST(test_others_come_to_spare_cores)
  */
 UNIT_TEST(test_nobody_ran)
 {
-	Controller	controller = {.base_ran = 1};
-	ControllerInput input = {.seconds = 1,.others_waited = 1};
+	Controller	controller;
 	int			nrests = 0;
 
-	CHECK_EQ(law_vote(&controller, &input), 0);
 	controller_init(&controller);
 	for (int tick = 0; tick < 400; tick++)
 	{
@@ -710,50 +607,73 @@ UNIT_TEST(test_a_load_that_comes_as_often_as_rests)
 UNIT_TEST(test_the_first_rests_weigh_alike)
 {
 	Controller	controller;
-	int			nrests = 0;
-	double		all_ran = 0;
-	double		all_waited = 0;
 
 	controller_init(&controller);
-	for (int tick = 0; tick < 1000 && nrests < RESTS; tick++)
+	for (int rest = 1; rest <= RESTS; rest++)
 	{
-		bool		was_at_rest = controller.resting;
-		double		ran = 0.35 * TICK_SECONDS;
-		double		waited = 0.3 + 0.1 * nrests;
-
-		STEP(.looked = TICK_SECONDS,.others_ran = ran,.others_waited = ran * waited,.awake = 1);
-		if (!was_at_rest || controller.resting)
-			continue;
-		all_ran += controller.rest_ran;
-		all_waited += controller.rest_ran * waited;
-		unit_case("%d rests", ++nrests);
-		CHECK_BETWEEN(all_waited / all_ran * 0.999, controller_would_take(&controller) - 1, all_waited / all_ran * 1.001);
+		unit_case("%d rests", rest);
+		controller.rest_ran = rest;
+		controller.rest_waited = 2 * rest;
+		law_end_rest(&controller);
+		CHECK_BETWEEN((rest + 1) / 2.0 * 0.999, controller.base_ran, (rest + 1) / 2.0 * 1.001);
+		CHECK_BETWEEN((rest + 1) * 0.999, controller.base_waited, (rest + 1) * 1.001);
 	}
-	CHECK_EQ(nrests, RESTS);
+	CHECK_EQ(controller.nrests, RESTS);
 }
 
 /*
  * test_who_comes_back_begins_slowly
  *		When the last VACUUM ended nobody was there.  Somebody may be now, of whom nothing is
- *		known yet.
+ *		known yet, and what was learned and others took before is over; so it is if somebody comes.
  */
 UNIT_TEST(test_who_comes_back_begins_slowly)
 {
-	Controller	controller;
+	for (int ends = 0; ends < 2; ends++)
+	{
+		Controller	controller;
 
-	controller_init(&controller);
-	for (int tick = 0; tick < 40; tick++)
-		STEP(.looked = TICK_SECONDS,.awake = 1);
-	CHECK(isinf(controller_added(&controller)));
-	controller_resume(&controller, 1);
-	CHECK_BETWEEN(FLOOR_BUDGET, speed_now(&controller), FLOOR_BUDGET);
-	STEP(.looked = TICK_SECONDS,.awake = 0.1);
-	CHECK(isinf(controller_added(&controller)));
+		controller_init(&controller);
+		for (int tick = 0; tick < 360; tick++)
+		{
+			CHECK(tick != 210 || controller_added(&controller) > 0.5);
+			/* somebody who hardly waits, then nobody */
+			STEP(.looked = TICK_SECONDS,.others_ran = tick < 210 ? 0.1 : 0,.others_waited = tick < 210 ? 0.001 : 0,.awake = 1);
+		}
+		CHECK(isinf(controller_added(&controller)));
+		CHECK(isnan(controller_takes(&controller)));
+		controller.since_rest = INFINITY;
+		if (ends == 1)
+			controller_resume(&controller, 1);
+		else
+			STEP(.looked = TICK_SECONDS,.others_ran = 0.1,.others_waited = 0.012,.awake = 1);
+		CHECK_EQ(controller_added(&controller), 0);
+		CHECK_EQ(controller.limit, LIMIT_LEARNING);
+		for (int tick = 0; tick < 20; tick++)
+			STEP(.looked = TICK_SECONDS,.others_ran = ends == 1 ? 0 : 0.1,.others_waited = ends == 1 ? 0 : 0.012,.awake = 1);
+		CHECK(ends == 1 ? isinf(controller_added(&controller)) : controller_added(&controller) < 0.05);
+	}
+}
+
+/*
+ * test_it_comes_back_from_its_floor
+ *		However long others have waited for what VACUUM doesn't pay for.
+ */
+UNIT_TEST(test_it_comes_back_from_its_floor)
+{
+	Controller	controller = {.budget = INFINITY,.in_force = INFINITY,.nrests = RESTS,.base_ran = 1,.base_waited = 0.1};
+
+	for (int tick = 0; tick < 400; tick++)
+	{
+		controller.since_rest = 0;
+		STEP(.looked = TICK_SECONDS,.others_ran = 0.25,.others_waited = tick < 340 ? 2 : 0.025,.awake = tick < 340 ? 0 : 0.1);
+		CHECK(controller.in_force >= FLOOR_BUDGET && controller.beside > -100);
+	}
+	CHECK(controller_added(&controller) > 0);
 }
 
 /*
  * test_what_is_long_ago_says_nothing
- *		A step after a gap is none, and what was learned goes when it is older than the rests.
+ *		A step after a gap is none.
  */
 UNIT_TEST(test_what_is_long_ago_says_nothing)
 {
@@ -766,10 +686,4 @@ UNIT_TEST(test_what_is_long_ago_says_nothing)
 	before = controller;
 	STEP(.seconds = 0.5,.elapsed = PATIENCE,.looked = 1,.others_ran = 1,.others_waited = 1);
 	CHECK(memcmp(&before, &controller, sizeof(before)) == 0);
-	controller_resume(&controller, 79);
-	CHECK_EQ(controller.budget, FLOOR_BUDGET);
-	CHECK_EQ(controller.nrests, 20);
-	controller_resume(&controller, 80);
-	CHECK_EQ(controller.budget, FLOOR_BUDGET);
-	CHECK_EQ(controller.nrests, 0);
 }
