@@ -212,6 +212,17 @@ def test_processes_in_several_indexes_do_the_blocks_of_all(conn):
         assert (row["phase"], row["processes"], row["blocks_done"], row["blocks"]) == ("vacuuming indexes", 2, 140, 190)
 
 
+def test_who_stands_still(conn):
+    """Not one that has a core, of which there is no wait event; nor one that a standby only slows down."""
+    conn.execute("CREATE TEMP TABLE staged AS TABLE cyclone.pace_details WITH NO DATA")
+    conn.execute("""INSERT INTO staged (datid, relid, limited_by, figure, bound, rate)
+        VALUES (1, 1, 'nothing', NULL, NULL, NULL), (1, 2, 'cost delay', 5, 10, 5), (1, 3, 'replica lag', 1, 2, 5),
+               (1, 4, 'replica lag', 2, 1, 5), (1, 5, 'floor', NULL, NULL, 0), (1, 6, 'paused', 1, 2, NULL)""")
+    sql = queries()["sql_exporter: cyclone_pace"][0].replace("cyclone.pace_details", "staged")
+    rows = {row["relation"]: row["stands_still"] for row in conn.cursor(row_factory=dict_row).execute(sql).fetchall()}
+    assert [rows[f"OID {relid}"] for relid in range(1, 7)] == [0, 0, 0, 1, 1, 1]
+
+
 def check_what_they_tell(db: str, found: dict) -> None:
     """The rows name what the test has staged."""
     by_name = {name.split(": ")[1]: rows for name, rows in found.items()}
@@ -222,7 +233,7 @@ def check_what_they_tell(db: str, found: dict) -> None:
     [running] = [row for row in by_name["cyclone_running"] if row["datname"] == db]
     assert (running["relation"], running["phase"], running["processes"]) == ("t", "scanning heap", 1) and running["blocks"] > 500
     [pace] = [row for row in by_name["cyclone_pace"] if row["datname"] == db]
-    assert (pace["relation"], pace["at_floor"], pace["stands_still"]) == ("t", 0, 1)
+    assert (pace["relation"], pace["at_floor"], pace["stands_still"]) == ("t", 0, 1) and pace["rate"] != 0, "which is not known yet"
     outcomes = {row["outcome"]: row["runs"] for row in by_name["cyclone_history"] if row["datname"] == db}
     assert outcomes["failed"] == 1 and outcomes["done"] >= 1
     [runs] = by_name["cyclone_runs"]
