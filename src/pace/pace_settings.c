@@ -45,6 +45,7 @@ static int *const costs[PACE_COSTS] = {
 	&VacuumCostLimit, &VacuumCostPageHit, &VacuumCostPageMiss, &VacuumCostPageDirty, &autovacuum_vac_cost_limit
 };
 
+static bool settings_table_has_no_delay(void);
 static void settings_reread_autovacuum(ConfigVariable *files, PaceSettings *settings);
 static void settings_reread_target(const char *name, ConfigVariable *files, bool *has_target);
 
@@ -107,7 +108,7 @@ pace_settings_current(PaceSettings *settings)
 	settings->page_hit = VacuumCostPageHit;
 	settings->page_miss = VacuumCostPageMiss;
 	settings->page_dirty = VacuumCostPageDirty;
-	settings->has_target = (autovacuum ? autovacuum_target : latency_target) != 0;
+	settings->has_target = autovacuum ? autovacuum_target && !settings_table_has_no_delay() : latency_target != 0;
 }
 
 /* pace_settings_save -- note the parameters that pace_settings_reread may change. */
@@ -199,6 +200,16 @@ settings_reread_autovacuum(ConfigVariable *files, PaceSettings *settings)
 	settings->cost_limit = vacuum_cost_limit;
 
 	settings_reread_target("cyclone.autovacuum_latency_target", files, &settings->has_target);
+	settings->has_target &= !settings_table_has_no_delay();
+}
+
+/* settings_table_has_no_delay -- is this by an option of the table, which is for full speed, in an autovacuum worker? */
+static bool
+settings_table_has_no_delay(void)
+{
+	double		of_server = autovacuum_vac_cost_delay >= 0 ? autovacuum_vac_cost_delay : VacuumCostDelay;
+
+	return vacuum_cost_delay <= 0 && of_server > 0;
 }
 
 /* settings_reread_target -- reread the latency target; the default is none. */

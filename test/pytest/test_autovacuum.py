@@ -1161,6 +1161,14 @@ def test_with_a_target_the_delay_is_the_floor(auto):
     auto.make_dead("t", "id % 3 = 1")
     auto.vacuum()
     assert "latency target" not in "\n".join(logged(auto.log, "t"))
+    # a table that is to have no delay has none, also when files are read
+    auto.set(cyclone__autovacuum_latency_target="auto", autovacuum_vacuum_cost_delay="100ms", autovacuum_vacuum_cost_limit=1)
+    auto.conn.execute("ALTER TABLE t SET (autovacuum_vacuum_cost_delay = 0)")
+    auto.make_dead("t", "id % 3 = 2")
+    with auto.parked("t", processes=3):
+        assert auto.sql("SELECT limited_by, budget, shared_by FROM cyclone.pace_details") == [("nothing", None, None)]
+    auto.wait_for("engine_count", more_than=2)
+    assert "latency target" not in "\n".join(logged(auto.log, "t"))
     checks.assert_clean(auto.conn, "t")
 
 
