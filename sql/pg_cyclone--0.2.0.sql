@@ -154,12 +154,12 @@ COMMENT ON COLUMN pace_details.limited_by IS 'The limit that keeps the VACUUM fr
 COMMENT ON COLUMN pace_details.figure IS 'The figure that limited_by bounds: cost a second, bytes of WAL a second (the bound itself), lag in seconds, bytes that are free in the file system of pg_wal, or for how many seconds it has been paused; null for other limits';
 COMMENT ON COLUMN pace_details.bound IS 'The bound of figure, in its unit';
 COMMENT ON COLUMN pace_details.held_by IS 'Name of the role that has paused it, application name of the standby or subscriber that lags, or what VACUUM waits for where the disk gets full: who retains WAL, or "full disk"; null for other limits';
-COMMENT ON COLUMN pace_details.asleep IS 'Share of their time that the processes sleep to keep to the budget, 0 to 1';
-COMMENT ON COLUMN pace_details.rate IS 'What all processes of the VACUUM together cost recently, in cost a second; null if it is not counted, as there is no cost-based delay';
+COMMENT ON COLUMN pace_details.asleep IS 'Share of their time that the processes sleep to keep to the budget, 0 to 1; null while the server''s code cleans up an index';
+COMMENT ON COLUMN pace_details.rate IS 'What all processes of the VACUUM together cost recently, in cost a second; null if it is not counted, as there is no cost-based delay, or not known: in the first moments, and while the server''s code cleans up an index';
 COMMENT ON COLUMN pace_details.budget IS 'Budget of all processes of the VACUUM together by cost-based delay, in cost a second by vacuum_cost_page_hit and its like; with LATENCY_TARGET auto it is the floor, and rate may be more; null if there is none';
 COMMENT ON COLUMN pace_details.added IS 'How many processes at work, on average, LATENCY_TARGET auto adds to the cost delay of all VACUUMs that have it, together; null without it, and if nothing bounds them';
 COMMENT ON COLUMN pace_details.others_at_work IS 'How many processes of other sessions are at work or wait for that, on average over five seconds, as LATENCY_TARGET auto sees them; null without it';
-COMMENT ON COLUMN pace_details.others_take IS 'How many times as long as alone on the machine other sessions take now, by how long they ran and waited; null without LATENCY_TARGET auto, and if it is not known';
+COMMENT ON COLUMN pace_details.others_take IS 'How many times as long as alone on the machine other sessions take now, by how long they ran and waited; null without LATENCY_TARGET auto, if it is not known, and if nobody was at work for a second';
 COMMENT ON COLUMN pace_details.others_would_take IS 'The same, if nothing were added to the cost delay, as it was at times; null if it is not known yet';
 COMMENT ON COLUMN pace_details.shared_by IS 'How many VACUUMs of the server have LATENCY_TARGET auto, and share what is added; null without it';
 

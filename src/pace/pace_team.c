@@ -163,9 +163,13 @@ pace_tick_if_due(uint64 now)
 		target_tick_if_due(now);
 	if (!budget_begin_tick(&shared->cost, now, &cost))
 		return;
-	/* how long processes sleep that leave it to the server isn't known */
+	/* what processes cost that leave it to the server, and how long they sleep, isn't known */
 	if (pg_atomic_read_u32(&shared->with_server) == 0)
+	{
 		parking_adjust(&shared->parking, cost.asleep);
-	view_show(shared, cost.used, Min(cost.asleep / Max(at_work, 1), 1));
+		view_show(shared, cost.used, Min(cost.asleep / Max(at_work, 1), 1));
+	}
+	else
+		view_show(shared, NAN, NAN);
 	budget_end_tick(&shared->cost);
 }

@@ -74,7 +74,7 @@ view_begin_row(PaceShared *shared)
 	PaceSlot   *slot = &slots[MyProcNumber];
 
 	Assert(shared->leader == MyProcNumber);
-	view_show(shared, 0, 0);
+	view_show(shared, NAN, 0);
 	SpinLockAcquire(&slot->mutex);
 	slot->row.is_in_use = true;
 	SpinLockRelease(&slot->mutex);

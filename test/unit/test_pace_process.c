@@ -35,6 +35,27 @@ target_time(void)
 	return &of_target;
 }
 
+static double shown;			/* the rate in the view */
+
+/* view_show -- note it. */
+void
+view_show(PaceShared *of, double cost, double asleep)
+{
+	shown = cost;
+}
+
+/* parking_adjust -- it has no workers. */
+void
+parking_adjust(Parking *parking, double asleep)
+{
+}
+
+/* target_tick_if_due -- nor a target. */
+void
+target_tick_if_due(uint64 now)
+{
+}
+
 /* begin -- a VACUUM with this many workers at most, and this budget of cost a second. */
 static void
 begin(int workers, double rate)
@@ -165,6 +186,18 @@ UNIT_TEST(test_who_is_at_work_is_counted)
 	shared.needed = 7;
 	pace_set_need(1);
 	CHECK_EQ(shared.needed, 7);
+}
+
+/* test_what_the_server_makes_sleep_is_not_known -- so a cost of nothing isn't shown while a process leaves that to the server. */
+UNIT_TEST(test_what_the_server_makes_sleep_is_not_known)
+{
+	begin(1, 1e5);
+	pg_atomic_write_u32(&shared.with_server, 1);
+	pace_tick_if_due(now_ns() + 2 * NS_A_TICK);
+	CHECK(isnan(shown));
+	pg_atomic_write_u32(&shared.with_server, 0);
+	pace_tick_if_due(now_ns() + 4 * NS_A_TICK);
+	CHECK_EQ(shown, 0);
 }
 
 /* What VACUUMs may do, and what may happen meanwhile */
