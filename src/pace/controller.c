@@ -41,8 +41,9 @@
 #define WAIT_MARGIN			1.06
 /* Of the budget's logarithm, a second, for all that other sessions take.  Chosen: 0.5 holds, 2 fails. */
 #define WAIT_GROWTH			1.0
-/* Rests that are averaged.  Log: 16 and 32 are no better. */
+/* Rests that are averaged, and s that they go back.  Log: 16 and 32 are no better. */
 #define RESTS				8
+#define MEMORY				(RESTS * (RESTS + 2) * MOMENT)
 
 static bool law_is_alone(Controller *controller, const ControllerInput *input);
 static bool law_rests(Controller *controller, const ControllerInput *input);
@@ -68,7 +69,7 @@ controller_init(Controller *controller)
 void
 controller_resume(Controller *controller, double away)
 {
-	if (away >= RESTS * (RESTS + 2) * MOMENT)
+	if (away >= MEMORY)
 	{
 		controller_init(controller);
 		return;
@@ -85,6 +86,8 @@ void
 controller_step(Controller *controller, const ControllerInput *input)
 {
 	Assert(input->seconds > 0 && input->seconds <= input->elapsed);
+	if (input->elapsed >= MEMORY)
+		controller_init(controller);
 	if (input->elapsed >= PATIENCE)
 		return;
 	controller->alone = law_is_alone(controller, input);
@@ -242,7 +245,6 @@ law_move(Controller *controller, const ControllerInput *input, double step)
 	/* a budget that is twice what VACUUM uses needs no bound */
 	if (controller->in_force > used && controller->budget > 1 && input->awake > 0)
 		controller->budget = controller->in_force = INFINITY;
-
 	controller->limit = controller->in_force <= FLOOR_BUDGET ? LIMIT_FLOOR :
 		isinf(controller->budget) ? LIMIT_NOTHING : LIMIT_OTHERS;
 }

@@ -673,7 +673,7 @@ UNIT_TEST(test_it_comes_back_from_its_floor)
 
 /*
  * test_what_is_long_ago_says_nothing
- *		A step after a gap is none.
+ *		A step after a gap is none; and after one that is longer than rests go back nothing is known.
  */
 UNIT_TEST(test_what_is_long_ago_says_nothing)
 {
@@ -686,4 +686,6 @@ UNIT_TEST(test_what_is_long_ago_says_nothing)
 	before = controller;
 	STEP(.seconds = 0.5,.elapsed = PATIENCE,.looked = 1,.others_ran = 1,.others_waited = 1);
 	CHECK(memcmp(&before, &controller, sizeof(before)) == 0);
+	STEP(.seconds = 0.5,.elapsed = 80,.looked = 1,.others_ran = 1,.others_waited = 1);
+	CHECK(controller.budget == FLOOR_BUDGET && controller.nrests == 0);
 }
