@@ -213,14 +213,14 @@ def test_processes_in_several_indexes_do_the_blocks_of_all(conn):
 
 
 def test_who_stands_still(conn):
-    """Not one that has a core, of which there is no wait event; nor one that a standby only slows down."""
+    """Not one that has a core, of which there is no wait event; nor one that a standby only slows down. Near wraparound none is at its floor."""
     conn.execute("CREATE TEMP TABLE staged AS TABLE cyclone.pace_details WITH NO DATA")
-    conn.execute("""INSERT INTO staged (datid, relid, limited_by, figure, bound, rate)
-        VALUES (1, 1, 'nothing', NULL, NULL, NULL), (1, 2, 'cost delay', 5, 10, 5), (1, 3, 'replica lag', 1, 2, 5),
-               (1, 4, 'replica lag', 2, 1, 5), (1, 5, 'floor', NULL, NULL, 0), (1, 6, 'paused', 1, 2, NULL)""")
+    conn.execute("""INSERT INTO staged (datid, relid, limited_by, figure, bound, rate, budget)
+        VALUES (1, 1, 'nothing', NULL, NULL, NULL, NULL), (1, 2, 'cost delay', 5, 10, 5, 10), (1, 3, 'replica lag', 1, 2, 5, 10),
+               (1, 4, 'replica lag', 2, 1, 5, 10), (1, 5, 'floor', NULL, NULL, 0, 10), (1, 6, 'floor', NULL, NULL, 20, 10)""")
     sql = queries()["sql_exporter: cyclone_pace"][0].replace("cyclone.pace_details", "staged")
-    rows = {row["relation"]: row["stands_still"] for row in conn.cursor(row_factory=dict_row).execute(sql).fetchall()}
-    assert [rows[f"OID {relid}"] for relid in range(1, 7)] == [0, 0, 0, 1, 1, 1]
+    rows = {row["relation"]: (row["stands_still"], row["at_floor"]) for row in conn.cursor(row_factory=dict_row).execute(sql).fetchall()}
+    assert [rows[f"OID {relid}"] for relid in range(1, 7)] == [(0, 0), (0, 0), (0, 0), (1, 0), (1, 1), (0, 0)]
 
 
 def check_what_they_tell(db: str, found: dict) -> None:
