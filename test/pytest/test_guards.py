@@ -373,7 +373,7 @@ def assert_cannot_be_paused(conn, vacuum: Parked) -> None:
     assert one(conn, "SELECT cyclone.pause(%s)", vacuum.pid) is False
     assert one(conn, "SELECT cyclone.pause()") == 0
     vacuum.finish()
-    assert one(conn, "SELECT cyclone.resume()") == 0
+    conn.execute("SELECT cyclone.resume()")  # of autovacuum, which may just have begun and not looked yet
 
 
 def test_an_emergency_ends_a_pause(new_cluster):

@@ -14,7 +14,7 @@ from cyclone_lab import checks
 from cyclone_lab.background import Background, Parked, messages_to, wait_until
 from cyclone_lab.postgres import hand_over
 from long_runs.log_reports import REPORT
-from test_autovacuum import AUTOVACUUM, Auto
+from test_autovacuum import Auto, autovacuum_config  # noqa: F401 (a fixture)
 
 PUBLIC = ("id", "datname")
 HEADER_BYTES = 16
@@ -218,8 +218,8 @@ def test_left_to_the_server(conn):
 
 
 @pytest.fixture
-def auto(new_cluster):
-    auto = Auto(new_cluster(**AUTOVACUUM))
+def auto(new_cluster, autovacuum_config):  # noqa: F811
+    auto = Auto(new_cluster(**autovacuum_config))
     yield auto
 
 

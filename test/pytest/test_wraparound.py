@@ -155,7 +155,7 @@ def test_the_nearer_the_failsafe_the_more_a_vacuum_does_beside_a_target(failsafe
     statement = f"VACUUM ({SKIP_STATS}, PARALLEL 0, LATENCY_TARGET auto) alone"
     with Load(conn.cluster, dbname, BUSY, 2):
         vacuum = Background(conn.cluster, dbname, statement, {**STANDSTILL, "cyclone.debug_price": 500})
-        wait_until(lambda: (row := pace(conn)) and row["added"] == 0 and row["rate"] > 5 * row["budget"], "what it needs")
+        wait_until(lambda: (row := pace(conn)) and row["added"] == 0 and (row["rate"] or 0) > 5 * row["budget"], "what it needs")
         conn.execute("SELECT pg_cancel_backend(%s)", (vacuum.pid,))
         vacuum.wait()
 
