@@ -109,6 +109,13 @@ compat_flush_worker_delay(void)
 {
 }
 
+/* compat_module_version -- what a loaded library of this name says of its version; NULL: nothing. */
+static inline const char *
+compat_module_version(const char *name)
+{
+	return NULL;
+}
+
 /* compat_wal_buffers_full -- how often WAL buffers were full; -1 if that isn't counted. */
 static inline int64
 compat_wal_buffers_full(const WalUsage *usage)

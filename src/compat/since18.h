@@ -132,6 +132,24 @@ compat_flush_worker_delay(void)
 	parallel_vacuum_worker_delay_ns = 0;
 }
 
+/* compat_module_version -- what a loaded library of this name says of its version; NULL: nothing. */
+static inline const char *
+compat_module_version(const char *name)
+{
+	for (DynamicFileList *file = get_first_loaded_module(); file != NULL;
+		 file = get_next_loaded_module(file))
+	{
+		const char *path,
+				   *module,
+				   *version;
+
+		get_loaded_module_details(file, &path, &module, &version);
+		if (module != NULL && strcmp(module, name) == 0)
+			return version;
+	}
+	return NULL;
+}
+
 /* compat_wal_buffers_full -- how often WAL buffers were full; -1 if that isn't counted. */
 static inline int64
 compat_wal_buffers_full(const WalUsage *usage)

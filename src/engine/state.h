@@ -44,6 +44,7 @@ typedef struct IndexShared
 	/* written by the leader before the team starts */
 	bool		may_be_parallel;	/* big enough, and its AM allows it at all */
 	BlockNumber nblocks;
+	int			kind;			/* its number, -1: none */
 	int			claim_order;	/* the index to be claimed in this place */
 	Size		area_start;		/* of its kind's area: index_area(); or 0 */
 	Size		area_size;
@@ -61,6 +62,7 @@ typedef struct IndexShared
 	 */
 	bool		has_stats;
 	IndexBulkDeleteResult stats;
+	GraphResult graph;
 	slock_t		mutex;
 
 	/* for kinds that several members process */

@@ -644,6 +644,7 @@ table_finish_team(VacuumJob *job)
 		result->indexes[i].has_stats = stats != NULL;
 		if (stats != NULL)
 			result->indexes[i].stats = *stats;
+		result->indexes[i].graph = vacuum_index(vacuum->shared, i)->graph;
 	}
 	pace_report(result);
 	pace_leave();

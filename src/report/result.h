@@ -68,12 +68,22 @@ typedef struct VacuumCounters
 	MultiXactId audited_relminmxid;
 } VacuumCounters;
 
+/* What was done to the elements of a graph of vectors, in an index that is one. */
+typedef struct GraphResult
+{
+	int64		dead;			/* marked deleted, or to be so next time */
+	int64		repaired;		/* got other neighbours, as some had died */
+	int64		searched;		/* for that the graph was searched */
+	int64		linked;			/* no other element had led to them */
+} GraphResult;
+
 /* What was done to one index. */
 typedef struct IndexResult
 {
 	char	   *name;
 	bool		has_stats;
 	IndexBulkDeleteResult stats;
+	GraphResult graph;
 } IndexResult;
 
 /* What was done to one table, for the final report. */

@@ -276,6 +276,12 @@ append_index_lines(StringInfo buf, const TableResult *result)
 							 index->stats.pages_newly_deleted,
 							 index->stats.pages_deleted,
 							 index->stats.pages_free);
+		if (index->graph.dead > 0)
+			appendStringInfo(buf,
+							 _("index \"%s\": elements: %lld dead, %lld repaired, %lld searches of the graph, %lld linked anew\n"),
+							 index->name, (long long) index->graph.dead,
+							 (long long) index->graph.repaired, (long long) index->graph.searched,
+							 (long long) index->graph.linked);
 	}
 }
 

@@ -258,12 +258,17 @@ next_index_block(ReadStream *stream, void *private_data, void *per_buffer_data)
 
 	if (guards_cut_stream() || (scan->is_enough != NULL && scan->is_enough(scan)))
 		return InvalidBlockNumber;
-	if (scan->next >= scan->end)
+	for (;; scan->next++)
 	{
-		if (!index_claim_range(scan->shared, &scan->gives_up, &start, &end))
-			return InvalidBlockNumber;
-		scan->next = start;
-		scan->end = end;
+		if (scan->next >= scan->end)
+		{
+			if (!index_claim_range(scan->shared, &scan->gives_up, &start, &end))
+				return InvalidBlockNumber;
+			scan->next = start;
+			scan->end = end;
+		}
+		if (scan->skips == NULL || !scan->skips(scan, scan->next))
+			break;
 	}
 	before_index_read(scan->vacuum, scan->number, scan->next);
 	return scan->next++;

@@ -10,8 +10,7 @@
  * other indexes are vacuumed by their access method's own routines, by one
  * process each.
  *
- * A process finds an index's kind by itself, so no address of a function is in
- * shared memory.
+ * A kind has a number, so no address of a function is in shared memory.
  *
  * README.md says why a read stream's pins on pages ahead are in no process's way.
  *
@@ -53,6 +52,13 @@ typedef struct IndexWork
 
 	/* Has all been claimed?  If so, all is done when the phase has ended. */
 	bool		(*is_done) (TableVacuum *vacuum, int number);
+
+	/*
+	 * Leader, between phases: all members have returned from work, or from
+	 * more_work, which will be called.  Not for an index that the leader does
+	 * alone.
+	 */
+	void		(*prepare_more) (TableVacuum *vacuum, int number);
 
 	/*
 	 * A member's part of what could only be done when all members had
@@ -150,6 +156,7 @@ typedef struct KindScan
 	/* for index_visit_blocks */
 	void		(*visit) (struct KindScan *scan, Buffer buffer);	/* releases the page */
 	bool		(*is_enough) (struct KindScan *scan);	/* for now? NULL: never */
+	bool		(*skips) (struct KindScan *scan, BlockNumber blkno);	/* NULL: none */
 
 	/* what is left of the range in hand, of blocks or buckets */
 	BlockNumber next;
@@ -167,9 +174,16 @@ extern const IndexKind gist_kind;
 extern const IndexKind spgist_kind;
 extern const IndexKind hash_kind;
 extern const IndexKind gin_kind;
+extern const IndexKind hnsw_kind;
 
-/* NULL: of none of these kinds */
-extern const IndexKind *index_kind(Relation index);
+/*
+ * index_kind says which kind an index is of, NULL for none of these; it is asked once in a
+ * VACUUM, by the leader, as an answer may depend on the catalogs.  Members go by the kind's
+ * number, which is -1 for none.
+ */
+extern const IndexKind *index_kind(Relation index, const char **reason);
+extern int	index_kind_number(const IndexKind *kind);
+extern const IndexKind *index_numbered_kind(int number);
 
 /* What kinds tell index_vacuum.c, in any member */
 extern void index_want_more_work(TableVacuum *vacuum, int number);

@@ -38,8 +38,9 @@
 #include "relation_size.h"
 #include "team/degree.h"
 
+static void find_kind(TableVacuum *vacuum, int number);
 static bool has_unsafe_code(Relation index);
-static bool forbids_parallel_mode(Relation index);
+static bool forbids_parallel_mode(const TableVacuum *vacuum, int number);
 
 /*
  * index_measure
@@ -56,6 +57,7 @@ index_measure(TableVacuum *vacuum, bool is_tiny)
 {
 	Assert(is_leader(vacuum) && !IsInParallelMode());
 	vacuum->index_blocks = palloc_array(BlockNumber, vacuum->nindexes);
+	vacuum->kinds = palloc0_array(const IndexKind *, vacuum->nindexes);
 	for (int i = 0; i < vacuum->nindexes; i++)
 	{
 		Relation	index = vacuum->indexes[i];
@@ -63,7 +65,21 @@ index_measure(TableVacuum *vacuum, bool is_tiny)
 
 		vacuum->index_blocks[i] = is_tiny && known > 0 && known < min_parallel_index_scan_size ?
 			known : relation_blocks(index);
+		find_kind(vacuum, i);
 	}
+}
+
+/* find_kind -- leader: which kind is an index of?  If that is doubtful, say so. */
+static void
+find_kind(TableVacuum *vacuum, int number)
+{
+	const char *reason;
+
+	vacuum->kinds[number] = index_kind(vacuum->indexes[number], &reason);
+	if (reason != NULL)
+		ereport(vacuum->shared->verbose ? INFO : DEBUG2,
+				(errmsg("index \"%s\" is left to its access method's own routine: %s",
+						RelationGetRelationName(vacuum->indexes[number]), reason)));
 }
 
 /*
@@ -90,7 +106,7 @@ index_parallel_degree(const TableVacuum *vacuum)
 			bulkdelete++;
 		if (options & (VACUUM_OPTION_PARALLEL_CLEANUP | VACUUM_OPTION_PARALLEL_COND_CLEANUP))
 			cleanup++;
-		if (index_kind(vacuum->indexes[i]) != NULL)
+		if (vacuum->kinds[i] != NULL)
 		{
 			int			degree = degree_for_size(vacuum->index_blocks[i],
 												 min_parallel_index_scan_size);
@@ -114,7 +130,7 @@ index_forbid_workers(const TableVacuum *vacuum, bool are_asked_for)
 	Assert(is_leader(vacuum) && !IsInParallelMode());
 	for (int i = 0; i < vacuum->nindexes; i++)
 	{
-		if (!forbids_parallel_mode(vacuum->indexes[i]))
+		if (!forbids_parallel_mode(vacuum, i))
 			continue;
 		if (are_asked_for)
 			ereport(WARNING,
@@ -148,9 +164,11 @@ has_unsafe_code(Relation index)
  * in parallel mode, as in PostgreSQL.
  */
 static bool
-forbids_parallel_mode(Relation index)
+forbids_parallel_mode(const TableVacuum *vacuum, int number)
 {
-	if (index_kind(index) != NULL)
+	Relation	index = vacuum->indexes[number];
+
+	if (vacuum->kinds[number] != NULL)
 		return false;
 	/* from which nothing is ever deleted */
 	if (index->rd_indam->ambulkdelete == brinbulkdelete)
@@ -196,7 +214,7 @@ index_shared_size(TableVacuum *vacuum)
 	for (int i = 0; i < vacuum->nindexes; i++)
 	{
 		Relation	index = vacuum->indexes[i];
-		const IndexKind *kind = index_kind(index);
+		const IndexKind *kind = vacuum->kinds[i];
 
 		if (kind == NULL)
 			continue;
@@ -209,18 +227,18 @@ index_shared_size(TableVacuum *vacuum)
 	return size;
 }
 
-/* index_join -- every member, when it knows the shared block: find the indexes' kinds. */
+/* index_join -- every member, when it knows the shared block: find the indexes' kinds, as the leader has. */
 void
 index_join(TableVacuum *vacuum)
 {
 	Assert(vacuum->nindexes == 0 || vacuum->indexes != NULL);
-	Assert(vacuum->kinds == NULL);
 
-	vacuum->kinds = palloc0_array(const IndexKind *, vacuum->nindexes);
+	if (!is_leader(vacuum))
+		vacuum->kinds = palloc0_array(const IndexKind *, vacuum->nindexes);
 	vacuum->empty_pages = palloc0_array(BlockList, vacuum->nindexes);
 	vacuum->put_off = palloc0_array(BlockList, vacuum->nindexes);
-	for (int i = 0; i < vacuum->nindexes; i++)
-		vacuum->kinds[i] = index_kind(vacuum->indexes[i]);
+	for (int i = 0; i < vacuum->nindexes && !is_leader(vacuum); i++)
+		vacuum->kinds[i] = index_numbered_kind(vacuum_index(vacuum->shared, i)->kind);
 }
 
 /*
@@ -245,6 +263,7 @@ index_setup(TableVacuum *vacuum, bool parallel, Size areas_start)
 		int			place = i;
 
 		index->nblocks = vacuum->index_blocks[i];
+		index->kind = index_kind_number(kind);
 		index->may_be_parallel = parallel && index_may_be_parallel(vacuum, i);
 		SpinLockInit(&index->mutex);
 		pg_atomic_init_u32(&index->turn_taken, 0);

@@ -35,6 +35,7 @@
 static bool phase_is_parallel(const TableVacuum *vacuum, int number, bool cleanup);
 static const IndexWork *shared_work(const TableVacuum *vacuum, int number, bool cleanup);
 static bool keeps_private_stats(const TableVacuum *vacuum, int number);
+static void prepare_more_work(TableVacuum *vacuum, int number);
 static void begin_index(TableVacuum *vacuum, int number, int nmembers);
 static void end_index(TableVacuum *vacuum, int number);
 static void enter_index(TableVacuum *vacuum, int number);
@@ -218,7 +219,11 @@ index_next_batch(TableVacuum *vacuum)
 	/* while splits still show, so before end_index */
 	shared->doing_more_work = pg_atomic_exchange_u32(&shared->more_work, 0) != 0;
 	if (shared->doing_more_work)
+	{
+		for (int i = shared->batch_start; i < shared->batch_end; i++)
+			prepare_more_work(vacuum, vacuum_index(shared, i)->claim_order);
 		return true;
+	}
 
 	for (int i = 0; i < vacuum->nindexes; i++)
 		end_index(vacuum, i);
@@ -238,6 +243,20 @@ index_next_batch(TableVacuum *vacuum)
 	}
 	shared->batch_end = place;
 	return nbegun > 0;
+}
+
+/* prepare_more_work -- have an index's kind prepare what is left of it, if all members do that together. */
+static void
+prepare_more_work(TableVacuum *vacuum, int number)
+{
+	const IndexWork *work = shared_work(vacuum, number, vacuum->shared->in_cleanup);
+
+	if (!vacuum->begun[number] || vacuum_index(vacuum->shared, number)->leader_only ||
+		work->prepare_more == NULL)
+		return;
+	enter_index(vacuum, number);
+	work->prepare_more(vacuum, number);
+	leave_index(vacuum);
 }
 
 /* begin_index -- make the work in an index available to its kind's routine. */

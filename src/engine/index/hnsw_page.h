@@ -1,0 +1,299 @@
+/*-------------------------------------------------------------------------
+ *
+ * hnsw_page.h
+ *	  What is on the pages of pgvector's HNSW indexes, and one process's part of
+ *	  such an index.
+ *
+ * The structs are the layout of pgvector 0.8, which declares them in no header that an
+ * extension could include.  hnsw_library.c sees to it that an index has this layout.
+ *
+ * Portions Copyright (c) 2026, the pg_cyclone developers
+ *
+ *-------------------------------------------------------------------------
+ */
+#ifndef CYCLONE_HNSW_PAGE_H
+#define CYCLONE_HNSW_PAGE_H
+
+#include "fmgr.h"
+#include "storage/dsm.h"
+#include "storage/itemptr.h"
+
+#include "engine/index/index_kind.h"
+
+#define HNSW_MAGIC			0xA953A953
+#define HNSW_FORMAT			1
+#define HNSW_PAGE_ID		0xFF90
+
+#define HNSW_META_BLOCK		0
+#define HNSW_FIRST_BLOCK	1
+
+/*
+ * Heavyweight locks on these pages: an insertion holds the first from beginning to end,
+ * shared, or exclusively if it is to change the entry point; a search holds the second,
+ * shared, while it follows links.
+ */
+#define HNSW_INSERTS		0
+#define HNSW_SEARCHES		1
+
+#define HNSW_MIN_M			2
+#define HNSW_MAX_M			100
+/* links of one element on one layer */
+#define HNSW_MAX_LINKS		(2 * HNSW_MAX_M)
+/* rows with the same vector that one element stands for */
+#define HNSW_ROWS			10
+
+typedef struct HnswMeta
+{
+	uint32		magic;
+	uint32		format;
+	uint32		dimensions;
+	uint16		m;
+	uint16		ef_construction;
+	BlockNumber entry_block;	/* invalid: the graph is empty */
+	OffsetNumber entry_offset;
+	int16		entry_level;
+	BlockNumber insert_block;	/* where an insertion begins to look for room */
+} HnswMeta;
+
+typedef struct HnswOpaque
+{
+	BlockNumber next;			/* all pages but the first are a chain */
+	uint16		unused;
+	uint16		page_id;
+} HnswOpaque;
+
+#define HNSW_IS_ELEMENT		1
+#define HNSW_IS_LIST		2
+
+typedef struct HnswElement
+{
+	uint8		type;
+	uint8		level;			/* its highest layer */
+	uint8		deleted;		/* no link leads here; it may be used again */
+	uint8		version;		/* changes when it is deleted */
+	ItemPointerData rows[HNSW_ROWS];	/* up to the first invalid one */
+	ItemPointerData list;
+	uint16		unused;
+	char		vector[FLEXIBLE_ARRAY_MEMBER];	/* a varlena, 4 bytes of header */
+} HnswElement;
+
+/* An element's links: m a layer, from its level down, and 2 * m on layer 0 */
+typedef struct HnswList
+{
+	uint8		type;
+	uint8		version;		/* the element's */
+	uint16		count;
+	ItemPointerData links[FLEXIBLE_ARRAY_MEMBER];	/* invalid ones come last */
+} HnswList;
+
+#define HNSW_VECTOR_AT		offsetof(HnswElement, vector)
+#define HNSW_LINKS_AT		offsetof(HnswList, links)
+
+/* What is being done to an index: each stage by all members, and one after the other */
+typedef enum HnswStage
+{
+	HNSW_REMOVE,				/* TIDs of dead items are taken out */
+	HNSW_REPAIR,				/* links of live elements lead to live ones */
+	HNSW_CONFIRM,				/* all do; first walk over the graph */
+	HNSW_WALK,					/* which elements can be reached? */
+	HNSW_LINK,					/* links to those that can't */
+	HNSW_MARK,					/* elements without rows are marked deleted */
+	HNSW_DONE,
+} HnswStage;
+
+/* What the team shares of one index */
+typedef struct HnswShared
+{
+	/* written by the leader between phases */
+	HnswStage	stage;
+	bool		rows_are_removed;	/* of all dead items, in HNSW_REMOVE */
+	int			nmembers;
+	BlockNumber nblocks;		/* that the bitmaps are for */
+	uint32		words_a_block;
+	dsm_handle	handle;			/* of the bitmaps; DSM_HANDLE_INVALID: only the
+								 * leader has them, */
+	char	   *own_bits;		/* here */
+	int			m;
+	bool		has_entry;		/* was there an entry point when the walk began? */
+	int			walks;			/* how often was the walk begun anew? */
+
+	/* written by members, and cleared by the leader, between phases */
+	pg_atomic_uint64 ndead;		/* elements without rows, not marked deleted */
+	pg_atomic_uint64 unconfirmed;	/* that still led to a dead element */
+	pg_atomic_uint64 reached;	/* for the first time, in this phase */
+	pg_atomic_uint64 forced;	/* links that were replaced without proof */
+	pg_atomic_uint32 first_free;	/* block with a deleted element */
+
+	/* the live element with the most layers; under the index's mutex */
+	int			top_level;
+	ItemPointerData top;
+} HnswShared;
+
+/* An element that was read: of a search, or a candidate for a link */
+typedef struct HnswNode
+{
+	ItemPointerData tid;
+	ItemPointerData list;
+	uint8		level;
+	uint8		version;
+	bool		is_live;
+	bool		is_good;		/* chosen as it is nearer than to others chosen */
+	bool		was_expanded;
+	float		distance;		/* from the element in hand */
+	char	   *vector;
+} HnswNode;
+
+/* Set of places on pages, for each block of the index, a bit an offset */
+typedef pg_atomic_uint64 *HnswBits;
+
+/* A list's new contents */
+typedef struct HnswChange
+{
+	ItemPointerData list;
+	uint8		version;
+	int			count;
+	ItemPointerData *old;		/* as they were when the new ones were chosen */
+	ItemPointerData *new;
+	OffsetNumber element;		/* on the page in hand */
+} HnswChange;
+
+/* One process's part of one index */
+typedef struct HnswScan
+{
+	KindScan	base;
+	HnswShared *hnsw;
+	int			m;
+	int			ef;				/* candidates that an insertion would choose from */
+	FmgrInfo   *distance;
+	Oid			collation;
+	dsm_segment *segment;		/* that is to be detached */
+	BlockNumber known_blocks;	/* the index has at least as many */
+
+	HnswBits	dead;			/* elements without rows */
+	HnswBits	reached;		/* live ones that links lead to from the entry point */
+	HnswBits	settled;		/* a bit a block: all live elements are reached, and
+								 * what they lead to */
+
+	int			top_level;		/* -1: none seen */
+	ItemPointerData top;
+	BlockNumber first_free;
+
+	MemoryContext element_context;	/* for one element */
+	MemoryContext page_context; /* for one page */
+	followed_hash *seen;		/* candidates, and what they were found by */
+	followed_hash *visited;		/* in a search */
+
+	/* candidates for the layer in hand */
+	HnswNode   *nodes;
+	int			nnodes;
+	int			max_nodes;
+
+	/* TIDs of the page in hand */
+	ItemPointerData *tids;
+	bool	   *tid_is_dead;
+	PGAlignedBlock page;		/* a copy */
+
+	GraphResult result;
+} HnswScan;
+
+/*
+ * hnsw_page.c.  The page is locked, or a copy; NULL if there is no such thing at this place.
+ * hnsw_live_element_at is for one that stands for rows.  hnsw_check_page raises an error if
+ * this is no page of such an index.  hnsw_copy_page returns false for a new page, and
+ * releases it in any case.
+ */
+extern HnswElement *hnsw_element_at(Page page, OffsetNumber off);
+extern HnswElement *hnsw_live_element_at(Page page, OffsetNumber off);
+extern HnswList *hnsw_list_at(Page page, OffsetNumber off);
+extern void hnsw_check_page(Relation index, Buffer buffer);
+extern bool hnsw_copy_page(HnswScan *scan, Buffer buffer);
+
+/*
+ * hnsw_read_node reads an element that may serve on a layer; false if there is none.  Its
+ * distance is that to query, unless that is NULL; then it has no vector.  hnsw_read_links
+ * returns how many links it has there, hnsw_all_links all of its list, invalid ones
+ * included, or 0.  hnsw_own_links is the same for an element of the scan's page, or raises
+ * an error.
+ */
+extern bool hnsw_read_node(HnswScan *scan, const ItemPointerData *tid, int layer,
+						   const char *query, HnswNode *node);
+extern int	hnsw_read_links(HnswScan *scan, const HnswNode *node, int layer,
+							ItemPointerData *links);
+extern int	hnsw_own_links(HnswScan *scan, BlockNumber blkno, const HnswElement *element,
+						   ItemPointerData **links);
+extern int	hnsw_all_links(HnswScan *scan, const HnswNode *node, ItemPointerData **links);
+extern float hnsw_distance(HnswScan *scan, const char *a, const char *b);
+extern void hnsw_read_meta(Relation index, HnswMeta *meta);
+extern void hnsw_set_entry(Relation index, const ItemPointerData *tid, int level);
+extern void hnsw_set_insert_block(Relation index, BlockNumber blkno);
+
+/* Changes pages: with no lock held */
+extern int	hnsw_change_lists(HnswScan *scan, HnswChange *changes, int nchanges);
+
+/* hnsw_repair.c */
+extern void hnsw_repair_page(HnswScan *scan, BlockNumber blkno);
+extern void hnsw_forget_nodes(HnswScan *scan, BlockNumber blkno, OffsetNumber off);
+extern void hnsw_add_node(HnswScan *scan, const ItemPointerData *tid, int layer,
+						  const char *query);
+extern void hnsw_search(HnswScan *scan, const char *query, int layer);
+extern int	hnsw_choose(HnswScan *scan, int most, HnswNode **chosen);
+
+/* hnsw_walk.c */
+extern void hnsw_visit_for_walk(KindScan *base, Buffer buffer);
+extern void hnsw_visit_for_link(KindScan *base, Buffer buffer);
+
+/* hnsw_library.c: is this an index of pgvector, of a version that we know?  If not, why? */
+extern bool hnsw_is_ours(Relation index, const char **reason);
+
+/* The layers of a list are from an element's level down: where does one begin? */
+static inline int
+hnsw_layer_start(int level, int layer, int m)
+{
+	return (level - layer) * m;
+}
+
+/* How many links an element may have on a layer */
+static inline int
+hnsw_layer_links(int layer, int m)
+{
+	return layer == 0 ? 2 * m : m;
+}
+
+/* hnsw_bit_place -- where the bit of a place is; false if the bitmaps don't have it. */
+static inline bool
+hnsw_bit_place(const HnswScan *scan, const ItemPointerData *tid, uint64 *word, uint64 *mask)
+{
+	BlockNumber blkno = ItemPointerGetBlockNumberNoCheck(tid);
+	uint32		bit = ItemPointerGetOffsetNumberNoCheck(tid) - 1;
+
+	if (blkno >= scan->hnsw->nblocks || bit >= scan->hnsw->words_a_block * 64)
+		return false;
+	*word = (uint64) blkno * scan->hnsw->words_a_block + bit / 64;
+	*mask = UINT64CONST(1) << (bit % 64);
+	return true;
+}
+
+/* hnsw_has_bit -- is a place in a set? */
+static inline bool
+hnsw_has_bit(const HnswScan *scan, HnswBits bits, const ItemPointerData *tid)
+{
+	uint64		word,
+				mask;
+
+	return hnsw_bit_place(scan, tid, &word, &mask) &&
+		(pg_atomic_read_u64(&bits[word]) & mask) != 0;
+}
+
+/* hnsw_set_bit -- add a place to a set; return false if it was there, or can't be. */
+static inline bool
+hnsw_set_bit(const HnswScan *scan, HnswBits bits, const ItemPointerData *tid)
+{
+	uint64		word,
+				mask;
+
+	return hnsw_bit_place(scan, tid, &word, &mask) &&
+		(pg_atomic_read_u64(&bits[word]) & mask) == 0 &&
+		(pg_atomic_fetch_or_u64(&bits[word], mask) & mask) == 0;
+}
+
+#endif							/* CYCLONE_HNSW_PAGE_H */
