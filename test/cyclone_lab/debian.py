@@ -72,6 +72,18 @@ def fetch(major: int, tree: Path, libraries: Path, version: str | None = None) -
     _run(tree / "bin" / "postgres", "--version")
 
 
+def fetch_source(name: str, folder: Path) -> None:
+    """Make `folder` the source of a package of RELEASED_SUITES as its authors have released it, without Debian's changes. Raises NotInDebian."""
+    try:
+        with tempfile.TemporaryDirectory(prefix="cyclone-debian-") as scratch:
+            packages = _Packages(Path(scratch), RELEASED_SUITES, kind="deb-src")
+            archive = packages.source(name)
+            folder.mkdir()
+            _run("tar", "--extract", "--strip-components=1", "--directory", folder, "--file", archive)
+    except OSError as error:
+        raise NotInDebian(f"Debian's source of {name} can't be unpacked here: {error}") from error
+
+
 def mirrors() -> dict[str, str]:
     """Return the addresses of Debian's archive that this machine's apt uses: of the archive, "", and of its part "-security"."""
     release = dict(re.findall(r'^(\w+)="?([^"\n]*)', Path("/etc/os-release").read_text(), re.MULTILINE))
@@ -90,7 +102,7 @@ def mirrors() -> dict[str, str]:
 class _Packages:
     """Debian's packages of some suites, downloaded and unpacked by request into the folder `unpacked`."""
 
-    def __init__(self, home: Path, suites: tuple[str, ...]):
+    def __init__(self, home: Path, suites: tuple[str, ...], kind: str = "deb"):
         self.unpacked = home / "unpacked"
         self._seen: set[str] = set()  # names of packages
         self._libraries: set[str] = set()  # names of the packages of libraries that they depend on
@@ -100,7 +112,7 @@ class _Packages:
         self._suites = suites
         addresses = mirrors()
         sources = [(addresses.get("-security" if suite.endswith("-security") else ""), suite) for suite in suites]
-        lines = [f"deb [signed-by={KEYRING}] {mirror} {suite} main\n" for mirror, suite in sources if mirror]
+        lines = [f"{kind} [signed-by={KEYRING}] {mirror} {suite} main\n" for mirror, suite in sources if mirror]
         (home / "sources.list").write_text("".join(lines))
         (home / "apt.conf").write_text(APT_CONFIG.format(home=home))
         self._archives = home / "archives"
@@ -121,6 +133,14 @@ class _Packages:
         for version, suite in re.findall(r"\| +(\d\S*) \| \S+ ([\w-]+)/", _run("apt-cache", "madison", name, env=self._env)):
             found.setdefault(version, []).append(suite)
         return found
+
+    def source(self, name: str) -> Path:
+        """Download a source package, and return what of it is its authors' own."""
+        _run("apt-get", "--quiet", "source", "--download-only", name, env=self._env, cwd=self._archives)
+        found = list(self._archives.glob("*.orig.tar.*[!c]"))
+        if len(found) != 1:
+            raise NotInDebian(f"Debian's source of {name} is no single archive")
+        return found[0]
 
     def unpack(self, packages: list[str]) -> None:
         """Download packages, `name` or `name=version`, and unpack them."""

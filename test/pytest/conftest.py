@@ -16,7 +16,7 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from cyclone_lab import build, checks, versions
+from cyclone_lab import build, checks, pgvector, versions
 from cyclone_lab.background import wait_until
 from cyclone_lab.cluster import Cluster, spoil_freed_memory, what_was_forgotten
 from cyclone_lab.postgres import available, find_or_fetch, hand_over, run_program
@@ -44,7 +44,8 @@ SLOWEST = ("test_long_runs.py", "test_twins.py")  # by the single test: at the e
 NO_VERSION = 99  # of tests that ask for no server
 # Beside other libraries, where there is a server that has them: its pg_config is in this variable.
 NEIGHBOURS = {"test_citus.py": "CYCLONE_CITUS_PG_CONFIG", "test_timescaledb.py": "CYCLONE_TIMESCALE_PG_CONFIG"}
-collect_ignore = [file for file, variable in NEIGHBOURS.items() if not os.environ.get(variable)]
+NEIGHBOURS_SOURCE = {"test_hnsw.py": pgvector.VARIABLE}  # or its source, which is built for the server
+collect_ignore = [file for file, variable in {**NEIGHBOURS, **NEIGHBOURS_SOURCE}.items() if not os.environ.get(variable)]
 # Found once, and handed to the other processes: a package that vanishes from a mirror must not stop the tests on other versions.
 PG_VERSIONS, MISSING = available([int(major) for major in os.environ.get("PG_VERSIONS", "17 18 19").split()])
 os.environ["PG_VERSIONS"] = " ".join(map(str, PG_VERSIONS))

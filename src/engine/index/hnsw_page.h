@@ -121,7 +121,6 @@ typedef struct HnswShared
 	pg_atomic_uint64 ndead;		/* elements without rows, not marked deleted */
 	pg_atomic_uint64 unconfirmed;	/* that still led to a dead element */
 	pg_atomic_uint64 reached;	/* for the first time, in this phase */
-	pg_atomic_uint64 forced;	/* links that were replaced without proof */
 	pg_atomic_uint32 first_free;	/* block with a deleted element */
 
 	/* the live element with the most layers; under the index's mutex */
@@ -235,7 +234,7 @@ extern void hnsw_repair_page(HnswScan *scan, BlockNumber blkno);
 extern void hnsw_forget_nodes(HnswScan *scan, BlockNumber blkno, OffsetNumber off);
 extern void hnsw_add_node(HnswScan *scan, const ItemPointerData *tid, int layer,
 						  const char *query);
-extern void hnsw_search(HnswScan *scan, const char *query, int layer);
+extern void hnsw_search(HnswScan *scan, const char *query, int layer, bool by_upper_layers);
 extern int	hnsw_choose(HnswScan *scan, int most, HnswNode **chosen);
 
 /* hnsw_walk.c */

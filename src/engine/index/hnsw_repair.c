@@ -170,7 +170,7 @@ choose_links(HnswScan *scan, const char *query, int layer,
 		}
 	}
 	if (scan->nnodes < room / 2)
-		hnsw_search(scan, query, layer);
+		hnsw_search(scan, query, layer, true);
 
 	nchosen = hnsw_choose(scan, room, chosen);
 	for (int i = 0; i < room; i++)
@@ -219,10 +219,11 @@ hnsw_add_node(HnswScan *scan, const ItemPointerData *tid, int layer, const char 
 
 /*
  * hnsw_search
- *		Search a layer from the entry point, and add what is found to the candidates.
+ *		Search a layer from the entry point, as a rule by the layers above, and add what is
+ *		found to the candidates.
  */
 void
-hnsw_search(HnswScan *scan, const char *query, int layer)
+hnsw_search(HnswScan *scan, const char *query, int layer, bool by_upper_layers)
 {
 	HnswNode   *beam;
 	HnswMeta	meta;
@@ -237,7 +238,7 @@ hnsw_search(HnswScan *scan, const char *query, int layer)
 	ItemPointerSet(&entry, meta.entry_block, meta.entry_offset);
 	if (hnsw_read_node(scan, &entry, layer, query, &beam[0]))
 	{
-		for (int upper = beam[0].level; upper > layer; upper--)
+		for (int upper = beam[0].level; upper > layer && by_upper_layers; upper--)
 			widen_beam(scan, query, upper, 1, beam, &nbeam);
 		widen_beam(scan, query, layer, scan->ef, beam, &nbeam);
 		for (int i = 0; i < nbeam; i++)

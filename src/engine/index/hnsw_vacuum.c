@@ -85,7 +85,6 @@ hnsw_setup(TableVacuum *vacuum, int number)
 	pg_atomic_init_u64(&hnsw->ndead, 0);
 	pg_atomic_init_u64(&hnsw->unconfirmed, 0);
 	pg_atomic_init_u64(&hnsw->reached, 0);
-	pg_atomic_init_u64(&hnsw->forced, 0);
 	pg_atomic_init_u32(&hnsw->first_free, InvalidBlockNumber);
 }
 
@@ -418,7 +417,6 @@ begin_walk(TableVacuum *vacuum, int number)
 	hnsw->walks++;
 	pg_atomic_write_u64(&hnsw->unconfirmed, 0);
 	pg_atomic_write_u64(&hnsw->reached, 0);
-	pg_atomic_write_u64(&hnsw->forced, 0);
 	/* in one piece, to the end */
 	memset((void *) scan->reached, 0,
 		   bits_size(hnsw) - (Size) hnsw->nblocks * hnsw->words_a_block * sizeof(uint64));
@@ -456,7 +454,7 @@ stage_after_walk(TableVacuum *vacuum, int number)
 	if (!hnsw->has_entry)
 		return HNSW_MARK;
 	if (hnsw->stage == HNSW_LINK)
-		return again && pg_atomic_read_u64(&hnsw->forced) > 0 ? HNSW_CONFIRM : HNSW_MARK;
+		return HNSW_MARK;
 	return pg_atomic_exchange_u64(&hnsw->reached, 0) > 0 ? HNSW_WALK : HNSW_LINK;
 }
 

@@ -38,10 +38,11 @@ static int	collect_elements(HnswScan *scan, BlockNumber blkno, WalkElement *elem
 static int	count_unconfirmed(HnswScan *scan, const WalkElement *elements, int nelements);
 static int	pass_on(HnswScan *scan, BlockNumber blkno, const WalkElement *element, bool *again);
 static void link_element(HnswScan *scan, BlockNumber blkno, OffsetNumber off);
-static void fill_own_list(HnswScan *scan, const HnswElement *element,
-						  ItemPointerData *links, int nlinks);
-static bool link_from(HnswScan *scan, const HnswNode *host, const ItemPointerData *tid, bool at_any_rate);
-static int	dispensable_link(HnswScan *scan, const ItemPointerData *links, int nlinks);
+static void search_hosts(HnswScan *scan, BlockNumber blkno, OffsetNumber off, const char *query);
+static void fill_own_list(HnswScan *scan, const HnswNode *self, HnswNode **found, int nfound);
+static bool link_from(HnswScan *scan, const HnswNode *host, const HnswNode *self);
+static int	place_for(HnswScan *scan, const HnswChange *change, const ItemPointerData *tid);
+static void lead_on(HnswScan *scan, const HnswNode *self, const ItemPointerData *tid);
 static void reach_from(HnswScan *scan, const ItemPointerData *tid);
 
 /*
@@ -184,146 +185,156 @@ hnsw_visit_for_link(KindScan *base, Buffer buffer)
 
 /*
  * link_element
- *		Link a live element of the page in hand that isn't reached from one that is, and
- *		note what is reached through it.
+ *		Link a live element of the page in hand that isn't reached from a near one that is,
+ *		and note what is reached through it.
  *
- * The elements that it leads to are near it, so one of them is to lead to it.  If none of
- * these is reached either, the graph is searched, and the element gets links to what is found.
+ * The elements that it leads to are near it, so the nearest of them that is reached is to
+ * lead to it.  If none is, the graph is searched, and the element gets links to what is
+ * found.  Members take turns: what one has noted as reached another one can rely on.
  */
 static void
 link_element(HnswScan *scan, BlockNumber blkno, OffsetNumber off)
 {
 	HnswElement *element = hnsw_element_at(scan->page.data, off);
-	int			most = 2 * scan->m;
-	ItemPointerData *links;
-	ItemPointerData tid;
+	HnswNode	self = {.list = element->list,.level = element->level,.version = element->version};
 	HnswNode  **hosts;
+	ItemPointerData *links;
 	int			nlinks = hnsw_own_links(scan, blkno, element, &links);
 	int			nhosts;
+	bool		was_searched;
 	bool		done = false;
 
-	ItemPointerSet(&tid, blkno, off);
+	ItemPointerSet(&self.tid, blkno, off);
 	hnsw_forget_nodes(scan, blkno, off);
-	for (int i = nlinks - most; i < nlinks; i++)
+	for (int i = nlinks - 2 * scan->m; i < nlinks; i++)
 		if (ItemPointerIsValid(&links[i]) && hnsw_has_bit(scan, scan->reached, &links[i]))
 			hnsw_add_node(scan, &links[i], 0, element->vector);
-	if (scan->nnodes == 0)
-	{
-		hnsw_search(scan, element->vector, 0);
-		if (scan->nnodes == 0)
-			return;
-		fill_own_list(scan, element, links, nlinks);
-	}
+	was_searched = scan->nnodes == 0;
+	if (was_searched)
+		search_hosts(scan, blkno, off, element->vector);
+	hosts = palloc_array(HnswNode *, 2 * scan->m);
+	nhosts = hnsw_choose(scan, 2 * scan->m, hosts);
 
-	hosts = palloc_array(HnswNode *, most);
-	nhosts = hnsw_choose(scan, most, hosts);
-	for (int i = 0; i < nhosts && !done; i++)
-		done = link_from(scan, hosts[i], &tid, false);
-	if (!done && nhosts > 0)
-		done = link_from(scan, hosts[0], &tid, true);
-	if (done)
+	(void) index_take_turn(scan->base.shared, true);
+	if (!hnsw_has_bit(scan, scan->reached, &self.tid))
 	{
-		scan->result.linked++;
-		reach_from(scan, &tid);
+		if (was_searched)
+			fill_own_list(scan, &self, hosts, nhosts);
+		for (int i = 0; i < nhosts && !done; i++)
+			done = link_from(scan, hosts[i], &self);
+		if (done)
+		{
+			scan->result.linked++;
+			reach_from(scan, &self.tid);
+		}
+	}
+	index_end_turn(scan->base.shared);
+}
+
+/*
+ * search_hosts
+ *		Search the graph for elements near one that isn't reached, and that are reached.
+ *
+ * Links of upper layers may lead to elements that those of layer 0 don't lead to.
+ */
+static void
+search_hosts(HnswScan *scan, BlockNumber blkno, OffsetNumber off, const char *query)
+{
+	for (int upper = 1; upper >= 0 && scan->nnodes == 0; upper--)
+	{
+		int			nhosts = 0;
+
+		hnsw_forget_nodes(scan, blkno, off);
+		hnsw_search(scan, query, 0, upper > 0);
+		for (int i = 0; i < scan->nnodes; i++)
+			if (hnsw_has_bit(scan, scan->reached, &scan->nodes[i].tid))
+				scan->nodes[nhosts++] = scan->nodes[i];
+		scan->nnodes = nhosts;
 	}
 }
 
-/* fill_own_list -- give an element links to the candidates, beside those that it has. */
+/* fill_own_list -- give an element that isn't reached, and leads to none that is, links to these. */
 static void
-fill_own_list(HnswScan *scan, const HnswElement *element, ItemPointerData *links, int nlinks)
+fill_own_list(HnswScan *scan, const HnswNode *self, HnswNode **found, int nfound)
 {
+	HnswChange	change = {.list = self->list,.version = self->version};
 	int			room = 2 * scan->m;
-	HnswNode  **chosen = palloc_array(HnswNode *, room);
-	HnswChange	change = {.list = element->list,.version = element->version,.count = nlinks,.old = links};
-	int			nchosen;
 
-	for (int i = nlinks - room; i < nlinks; i++)
-		if (ItemPointerIsValid(&links[i]))
-			hnsw_add_node(scan, &links[i], 0, element->vector);
-	nchosen = hnsw_choose(scan, room, chosen);
-	change.new = palloc_array(ItemPointerData, nlinks);
-	memcpy(change.new, links, nlinks * sizeof(ItemPointerData));
-	for (int i = 0; i < room; i++)
+	do
 	{
-		if (i < nchosen)
-			change.new[nlinks - room + i] = chosen[i]->tid;
-		else
-			ItemPointerSetInvalid(&change.new[nlinks - room + i]);
-	}
-	/* if an insertion has changed it, it has links to what is reached */
-	(void) hnsw_change_lists(scan, &change, 1);
+		change.count = hnsw_all_links(scan, self, &change.old);
+		change.new = palloc_array(ItemPointerData, change.count);
+		memcpy(change.new, change.old, change.count * sizeof(ItemPointerData));
+		for (int i = 0; i < Min(nfound, room) && change.count >= room; i++)
+			change.new[change.count - room + i] = found[i]->tid;
+	} while (change.count >= room && hnsw_change_lists(scan, &change, 1) > 0);
 }
 
 /*
  * link_from
- *		Have a reached element lead to this one, in turn; return false if it can't spare
- *		a link, unless it has to at any rate.
+ *		Have a reached element, the host, lead to one that isn't; return false if it can't.
+ *
+ * If the host has no room, the element takes the place of another one in the host's list, and
+ * leads to that one instead.  So all that was reached still is.  Nothing that is reached
+ * depends on where the element leads to, so it can give up a link for that.
  */
 static bool
-link_from(HnswScan *scan, const HnswNode *host, const ItemPointerData *tid, bool at_any_rate)
+link_from(HnswScan *scan, const HnswNode *host, const HnswNode *self)
 {
-	int			most = 2 * scan->m;
-	int			place = -1;
-	bool		done = false;
+	int			place;
+	HnswChange	change = {.list = host->list,.version = host->version};
 
-	(void) index_take_turn(scan->base.shared, true);
-	for (int attempts = 0; attempts < 10 && !done; attempts++)
+	do
 	{
-		HnswChange	change = {.list = host->list,.version = host->version};
-		int			nlinks;
-
+		delay_point();
 		change.count = hnsw_all_links(scan, host, &change.old);
-		nlinks = change.count - most;
-		if (nlinks < 0)
-			break;
-		place = -1;
-		for (int i = 0; i < most && place < 0; i++)
-			if (!ItemPointerIsValid(&change.old[nlinks + i]))
-				place = nlinks + i;
+		if (change.count == 0)
+			return false;
+		place = place_for(scan, &change, &self->tid);
 		if (place < 0)
-		{
-			int			dispensable = dispensable_link(scan, &change.old[nlinks], most);
+			return true;
+		change.new = palloc_array(ItemPointerData, change.count);
+		memcpy(change.new, change.old, change.count * sizeof(ItemPointerData));
+		change.new[place] = self->tid;
+		if (ItemPointerIsValid(&change.old[place]))
+			lead_on(scan, self, &change.old[place]);
+	} while (hnsw_change_lists(scan, &change, 1) > 0);
+	return true;
+}
 
-			if (dispensable < 0 && !at_any_rate)
-				break;
-			if (dispensable < 0)
-				pg_atomic_fetch_add_u64(&scan->hnsw->forced, 1);
-			place = dispensable < 0 ? change.count - 1 : nlinks + dispensable;
-		}
+/* place_for -- where in a list a link can go: to a free place or the last one; -1 if it is there. */
+static int
+place_for(HnswScan *scan, const HnswChange *change, const ItemPointerData *tid)
+{
+	for (int i = change->count - 2 * scan->m; i < change->count; i++)
+	{
+		if (!ItemPointerIsValid(&change->old[i]))
+			return i;
+		if (ItemPointerEquals(&change->old[i], unconstify(ItemPointerData *, tid)))
+			return -1;
+	}
+	return change->count - 1;
+}
+
+/* lead_on -- have an element that isn't reached lead to this one. */
+static void
+lead_on(HnswScan *scan, const HnswNode *self, const ItemPointerData *tid)
+{
+	HnswChange	change = {.list = self->list,.version = self->version};
+	int			place;
+
+	do
+	{
+		change.count = hnsw_all_links(scan, self, &change.old);
+		if (change.count == 0)
+			index_report_page(scan->base.index, ItemPointerGetBlockNumber(&self->tid));
+		place = place_for(scan, &change, tid);
+		if (place < 0)
+			return;
 		change.new = palloc_array(ItemPointerData, change.count);
 		memcpy(change.new, change.old, change.count * sizeof(ItemPointerData));
 		change.new[place] = *tid;
-		done = hnsw_change_lists(scan, &change, 1) == 0;
-	}
-	index_end_turn(scan->base.shared);
-	return done;
-}
-
-/*
- * dispensable_link
- *		Which link leads to an element that another one of these leads to, too?  -1: none.
- *
- * The last ones are tried first: lists begin with those chosen first.
- */
-static int
-dispensable_link(HnswScan *scan, const ItemPointerData *links, int nlinks)
-{
-	ItemPointerData (*others)[HNSW_MAX_LINKS] = palloc(nlinks * sizeof(*others));
-	int		   *nothers = palloc0_array(int, nlinks);
-
-	for (int i = 0; i < nlinks; i++)
-	{
-		HnswNode	node;
-
-		if (hnsw_read_node(scan, &links[i], 0, NULL, &node) && node.is_live)
-			nothers[i] = hnsw_read_links(scan, &node, 0, others[i]);
-	}
-	for (int i = nlinks - 1; i >= 0; i--)
-		for (int j = 0; j < nlinks; j++)
-			for (int k = 0; j != i && k < nothers[j]; k++)
-				if (ItemPointerEquals(&others[j][k], unconstify(ItemPointerData *, &links[i])))
-					return i;
-	return -1;
+	} while (hnsw_change_lists(scan, &change, 1) > 0);
 }
 
 /* reach_from -- an element is reached now: note all that can be reached through it. */
