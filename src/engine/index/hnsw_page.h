@@ -153,6 +153,7 @@ typedef struct HnswChange
 	int			count;
 	ItemPointerData *old;		/* as they were when the new ones were chosen */
 	ItemPointerData *new;
+	bool	   *is_good;		/* chosen not just because there was room? */
 	OffsetNumber element;		/* on the page in hand */
 } HnswChange;
 
@@ -244,14 +245,14 @@ extern void hnsw_visit_for_link(KindScan *base, Buffer buffer);
 /* hnsw_library.c: is this an index of pgvector, of a version that we know?  If not, why? */
 extern bool hnsw_is_ours(Relation index, const char **reason);
 
-/* The layers of a list are from an element's level down: where does one begin? */
+/* hnsw_layer_start -- where a layer begins in a list, which has them from the element's level down. */
 static inline int
 hnsw_layer_start(int level, int layer, int m)
 {
 	return (level - layer) * m;
 }
 
-/* How many links an element may have on a layer */
+/* hnsw_layer_links -- how many links an element may have on a layer. */
 static inline int
 hnsw_layer_links(int layer, int m)
 {

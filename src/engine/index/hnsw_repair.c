@@ -25,9 +25,15 @@
 #include "pace/pace.h"
 
 static bool make_change(HnswScan *scan, BlockNumber blkno, OffsetNumber off, HnswChange *change);
+static void lead_back(HnswScan *scan, BlockNumber blkno, const HnswChange *change);
+static bool has_link(const ItemPointerData *links, int nlinks, const ItemPointerData *tid);
+static void lead_back_from(HnswScan *scan, const ItemPointerData *tid, const ItemPointerData *self,
+						   const char *self_vector, int layer);
+static int	worst_link(HnswScan *scan, const HnswNode *host, const ItemPointerData *links,
+					   const ItemPointerData *self, const char *self_vector, int layer);
 static bool leads_to_dead(HnswScan *scan, const ItemPointerData *links, int nlinks);
 static void choose_links(HnswScan *scan, const char *query, int layer,
-						 const ItemPointerData *old, ItemPointerData *new);
+						 const ItemPointerData *old, ItemPointerData *new, bool *is_good);
 static void widen_beam(HnswScan *scan, const char *query, int layer, int most,
 					   HnswNode *beam, int *nbeam);
 static bool is_first_visit(followed_hash *visited, const ItemPointerData *tid);
@@ -46,7 +52,9 @@ hnsw_repair_page(HnswScan *scan, BlockNumber blkno)
 	OffsetNumber maxoff = PageGetMaxOffsetNumber(page);
 	MemoryContext old_context = MemoryContextSwitchTo(scan->page_context);
 	HnswChange *changes = palloc_array(HnswChange, maxoff);
+	HnswChange *repaired = palloc_array(HnswChange, maxoff);
 	int			nchanges = 0;
+	int			nrepaired;
 	int			nleft;
 
 	for (OffsetNumber off = FirstOffsetNumber; off <= maxoff; off++)
@@ -54,6 +62,8 @@ hnsw_repair_page(HnswScan *scan, BlockNumber blkno)
 			make_change(scan, blkno, off, &changes[nchanges]))
 			nchanges++;
 	scan->result.repaired += nchanges;
+	nrepaired = nchanges;
+	memcpy(repaired, changes, nchanges * sizeof(HnswChange));
 
 	nleft = hnsw_change_lists(scan, changes, nchanges);
 	while (nleft > 0)
@@ -74,8 +84,129 @@ hnsw_repair_page(HnswScan *scan, BlockNumber blkno)
 		}
 		nleft = hnsw_change_lists(scan, changes, nchanges);
 	}
+	for (int i = 0; i < nrepaired; i++)
+		lead_back(scan, blkno, &repaired[i]);
 	MemoryContextSwitchTo(old_context);
 	MemoryContextReset(scan->page_context);
+}
+
+/*
+ * lead_back
+ *		Have the best of those that an element newly leads to lead back to it, if an
+ *		insertion would have them do so.
+ */
+static void
+lead_back(HnswScan *scan, BlockNumber blkno, const HnswChange *change)
+{
+	HnswElement *element = hnsw_element_at(scan->page.data, change->element);
+	ItemPointerData self;
+
+	ItemPointerSet(&self, blkno, change->element);
+	for (int layer = element->level; layer >= 0; layer--)
+	{
+		int			start = hnsw_layer_start(element->level, layer, scan->m);
+		int			room = hnsw_layer_links(layer, scan->m);
+
+		for (int i = 0; i < room && ItemPointerIsValid(&change->new[start + i]); i++)
+		{
+			MemoryContext old_context;
+
+			if (!change->is_good[start + i] ||
+				has_link(&change->old[start], room, &change->new[start + i]))
+				continue;
+			delay_point();
+			old_context = MemoryContextSwitchTo(scan->element_context);
+			lead_back_from(scan, &change->new[start + i], &self, element->vector, layer);
+			MemoryContextSwitchTo(old_context);
+			MemoryContextReset(scan->element_context);
+		}
+	}
+}
+
+/* has_link -- is this among the links? */
+static bool
+has_link(const ItemPointerData *links, int nlinks, const ItemPointerData *tid)
+{
+	for (int i = 0; i < nlinks; i++)
+		if (ItemPointerEquals(unconstify(ItemPointerData *, &links[i]), unconstify(ItemPointerData *, tid)))
+			return true;
+	return false;
+}
+
+/*
+ * lead_back_from
+ *		Have an element lead to self on a layer, in the place of a dead one or of one that
+ *		it wouldn't choose any more.
+ *
+ * If its list changes meanwhile it stays as it is.
+ */
+static void
+lead_back_from(HnswScan *scan, const ItemPointerData *tid, const ItemPointerData *self,
+			   const char *self_vector, int layer)
+{
+	int			room = hnsw_layer_links(layer, scan->m);
+	HnswNode	host;
+	HnswChange	change;
+	int			start;
+	int			place = -1;
+
+	if (!hnsw_read_node(scan, tid, layer, self_vector, &host))
+		return;
+	change = (HnswChange)
+	{
+		.list = host.list,.version = host.version
+	};
+	change.count = hnsw_all_links(scan, &host, &change.old);
+	start = hnsw_layer_start(host.level, layer, scan->m);
+	if (change.count == 0 || has_link(&change.old[start], room, self))
+		return;
+	for (int i = start; i < start + room && place < 0; i++)
+		if (!ItemPointerIsValid(&change.old[i]) || hnsw_has_bit(scan, scan->dead, &change.old[i]))
+			place = i;
+	if (place < 0)
+	{
+		int			pruned = worst_link(scan, &host, &change.old[start], self, self_vector, layer);
+
+		if (pruned < 0)
+			return;
+		place = start + pruned;
+	}
+	change.new = palloc_array(ItemPointerData, change.count);
+	memcpy(change.new, change.old, change.count * sizeof(ItemPointerData));
+	change.new[place] = *self;
+	(void) hnsw_change_lists(scan, &change, 1);
+}
+
+/* worst_link -- which of its links would an element give up for one to self?  -1: none. */
+static int
+worst_link(HnswScan *scan, const HnswNode *host, const ItemPointerData *links,
+		   const ItemPointerData *self, const char *self_vector, int layer)
+{
+	int			room = hnsw_layer_links(layer, scan->m);
+	HnswNode  **chosen = palloc_array(HnswNode *, room);
+	int			nchosen;
+	HnswNode   *node;
+
+	hnsw_forget_nodes(scan, ItemPointerGetBlockNumber(&host->tid),
+					  ItemPointerGetOffsetNumber(&host->tid));
+	for (int i = 0; i < room; i++)
+		hnsw_add_node(scan, &links[i], layer, host->vector);
+	node = &scan->nodes[scan->nnodes++];
+	*node = (HnswNode)
+	{
+		.tid = *self,.distance = host->distance,.vector = unconstify(char *, self_vector)
+	};
+	nchosen = hnsw_choose(scan, room, chosen);
+	for (int i = room - 1; i >= 0; i--)
+	{
+		bool		is_chosen = false;
+
+		for (int j = 0; j < nchosen && !is_chosen; j++)
+			is_chosen = ItemPointerEquals(&chosen[j]->tid, unconstify(ItemPointerData *, &links[i]));
+		if (!is_chosen)
+			return i;
+	}
+	return -1;
 }
 
 /*
@@ -96,6 +227,7 @@ make_change(HnswScan *scan, BlockNumber blkno, OffsetNumber off, HnswChange *cha
 	if (!leads_to_dead(scan, change->old, change->count))
 		return false;
 
+	change->is_good = palloc0_array(bool, change->count);
 	change->new = palloc_array(ItemPointerData, change->count);
 	memcpy(change->new, change->old, change->count * sizeof(ItemPointerData));
 	old_context = MemoryContextSwitchTo(scan->element_context);
@@ -107,7 +239,8 @@ make_change(HnswScan *scan, BlockNumber blkno, OffsetNumber off, HnswChange *cha
 			continue;
 		delay_point();
 		hnsw_forget_nodes(scan, blkno, off);
-		choose_links(scan, element->vector, layer, &change->old[start], &change->new[start]);
+		choose_links(scan, element->vector, layer, &change->old[start], &change->new[start],
+					 &change->is_good[start]);
 	}
 	MemoryContextSwitchTo(old_context);
 	MemoryContextReset(scan->element_context);
@@ -133,7 +266,7 @@ leads_to_dead(HnswScan *scan, const ItemPointerData *links, int nlinks)
  */
 static void
 choose_links(HnswScan *scan, const char *query, int layer,
-			 const ItemPointerData *old, ItemPointerData *new)
+			 const ItemPointerData *old, ItemPointerData *new, bool *is_good)
 {
 	int			room = hnsw_layer_links(layer, scan->m);
 	ItemPointerData links[HNSW_MAX_LINKS];
@@ -175,6 +308,7 @@ choose_links(HnswScan *scan, const char *query, int layer,
 	nchosen = hnsw_choose(scan, room, chosen);
 	for (int i = 0; i < room; i++)
 	{
+		is_good[i] = i < nchosen && chosen[i]->is_good;
 		if (i < nchosen)
 			new[i] = chosen[i]->tid;
 		else

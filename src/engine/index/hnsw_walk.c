@@ -296,7 +296,8 @@ link_from(HnswScan *scan, const HnswNode *host, const HnswNode *self)
 		change.new = palloc_array(ItemPointerData, change.count);
 		memcpy(change.new, change.old, change.count * sizeof(ItemPointerData));
 		change.new[place] = self->tid;
-		if (ItemPointerIsValid(&change.old[place]))
+		/* a dead one may be left out */
+		if (ItemPointerIsValid(&change.old[place]) && !hnsw_has_bit(scan, scan->dead, &change.old[place]))
 			lead_on(scan, self, &change.old[place]);
 	} while (hnsw_change_lists(scan, &change, 1) > 0);
 	return true;
