@@ -24,11 +24,9 @@
 #include "engine/index/hnsw_page.h"
 
 static void *item_at(Page page, OffsetNumber off, Size least, Size *length);
-static bool block_exists(HnswScan *scan, BlockNumber blkno);
-static bool is_sound_list(const HnswList *list, int level, int m, int version);
-static HnswList *lock_list(HnswScan *scan, const ItemPointerData *tid, int level, int version,
-						   Buffer *buffer);
-static bool apply_change(Page page, const HnswChange *change);
+static Page lock_page(HnswScan *scan, BlockNumber blkno, Buffer *buffer);
+static bool write_list(Page page, const HnswChange *change);
+static HnswMeta *change_meta(Relation index, Buffer *buffer, GenericXLogState **state);
 
 /* item_at -- a tuple that has at least this length; NULL if there is none. */
 static void *
@@ -64,16 +62,6 @@ hnsw_element_at(Page page, OffsetNumber off)
 	return element;
 }
 
-/* hnsw_live_element_at -- see hnsw_page.h. */
-HnswElement *
-hnsw_live_element_at(Page page, OffsetNumber off)
-{
-	HnswElement *element = hnsw_element_at(page, off);
-
-	return element != NULL && !element->deleted && ItemPointerIsValid(&element->rows[0]) ?
-		element : NULL;
-}
-
 /* hnsw_list_at -- see hnsw_page.h. */
 HnswList *
 hnsw_list_at(Page page, OffsetNumber off)
@@ -85,42 +73,6 @@ hnsw_list_at(Page page, OffsetNumber off)
 		HNSW_LINKS_AT + list->count * sizeof(ItemPointerData) > length)
 		return NULL;
 	return list;
-}
-
-/* block_exists -- may a link lead there? */
-static bool
-block_exists(HnswScan *scan, BlockNumber blkno)
-{
-	if (likely(blkno >= HNSW_FIRST_BLOCK && blkno < scan->known_blocks))
-		return true;
-	if (blkno < HNSW_FIRST_BLOCK || blkno == InvalidBlockNumber)
-		return false;
-	scan->known_blocks = RelationGetNumberOfBlocks(scan->base.index);
-	return blkno < scan->known_blocks;
-}
-
-/* is_sound_list -- is it the list of an element of this level and version? */
-static bool
-is_sound_list(const HnswList *list, int level, int m, int version)
-{
-	return list != NULL && list->count == (level + 2) * m && list->version == version;
-}
-
-/* lock_list -- an element's list on its page, locked for reading; NULL if that isn't there. */
-static HnswList *
-lock_list(HnswScan *scan, const ItemPointerData *tid, int level, int version, Buffer *buffer)
-{
-	HnswList   *list;
-
-	*buffer = InvalidBuffer;
-	if (!block_exists(scan, ItemPointerGetBlockNumberNoCheck(tid)))
-		return NULL;
-	*buffer = ReadBuffer(scan->base.index, ItemPointerGetBlockNumberNoCheck(tid));
-	LockBuffer(*buffer, BUFFER_LOCK_SHARE);
-	if (PageIsNew(BufferGetPage(*buffer)))
-		return NULL;
-	list = hnsw_list_at(BufferGetPage(*buffer), ItemPointerGetOffsetNumberNoCheck(tid));
-	return is_sound_list(list, level, scan->m, version) ? list : NULL;
 }
 
 /* hnsw_check_page -- see hnsw_page.h.  The page is locked, and not new. */
@@ -135,7 +87,7 @@ hnsw_check_page(Relation index, Buffer buffer)
 		index_report_page(index, BufferGetBlockNumber(buffer));
 }
 
-/* hnsw_copy_page -- copy a pinned page for this process, and release it; false if it is new. */
+/* hnsw_copy_page -- see hnsw_page.h. */
 bool
 hnsw_copy_page(HnswScan *scan, Buffer buffer)
 {
@@ -153,38 +105,42 @@ hnsw_copy_page(HnswScan *scan, Buffer buffer)
 	return !is_new;
 }
 
-/*
- * hnsw_read_node
- *		Read an element that a link leads to, if it may serve on a layer, and compute its
- *		distance; see hnsw_page.h.
- */
+/* lock_page -- lock the page that a link leads to for reading; NULL, with nothing locked, if that can't be right. */
+static Page
+lock_page(HnswScan *scan, BlockNumber blkno, Buffer *buffer)
+{
+	if (unlikely(blkno >= scan->known_blocks))
+		scan->known_blocks = RelationGetNumberOfBlocks(scan->base.index);
+	if (blkno < HNSW_FIRST_BLOCK || blkno >= scan->known_blocks)
+		return NULL;
+	*buffer = ReadBuffer(scan->base.index, blkno);
+	LockBuffer(*buffer, BUFFER_LOCK_SHARE);
+	if (!PageIsNew(BufferGetPage(*buffer)))
+		return BufferGetPage(*buffer);
+	UnlockReleaseBuffer(*buffer);
+	return NULL;
+}
+
+/* hnsw_read_node -- see hnsw_page.h. */
 bool
 hnsw_read_node(HnswScan *scan, const ItemPointerData *tid, int layer,
 			   const char *query, HnswNode *node)
 {
+	BlockNumber blkno = ItemPointerGetBlockNumberNoCheck(tid);
+	OffsetNumber off = ItemPointerGetOffsetNumberNoCheck(tid);
 	Buffer		buffer;
-	HnswElement *element = NULL;
+	Page		page = lock_page(scan, blkno, &buffer);
+	HnswElement *element;
 
-	/* a link that can't be right is none */
-	if (!block_exists(scan, ItemPointerGetBlockNumberNoCheck(tid)))
+	if (page == NULL)
 		return false;
-	buffer = ReadBuffer(scan->base.index, ItemPointerGetBlockNumberNoCheck(tid));
-	LockBuffer(buffer, BUFFER_LOCK_SHARE);
-	if (!PageIsNew(BufferGetPage(buffer)))
-		element = hnsw_element_at(BufferGetPage(buffer), ItemPointerGetOffsetNumberNoCheck(tid));
+	element = hnsw_element_at(page, off);
 	if (element == NULL || element->deleted || element->level < layer)
 	{
 		UnlockReleaseBuffer(buffer);
 		return false;
 	}
-	node->tid = *tid;
-	node->list = element->list;
-	node->level = element->level;
-	node->version = element->version;
-	node->is_live = ItemPointerIsValid(&element->rows[0]);
-	node->is_good = node->was_expanded = false;
-	node->distance = 0;
-	node->vector = NULL;
+	*node = hnsw_node_of(element, blkno, off);
 	if (query != NULL)
 	{
 		node->vector = palloc(VARSIZE_4B(element->vector));
@@ -197,81 +153,97 @@ hnsw_read_node(HnswScan *scan, const ItemPointerData *tid, int layer,
 }
 
 /*
- * hnsw_read_links
- *		Read where an element leads to on a layer; return to how many others.
+ * hnsw_read_list -- see hnsw_page.h.
  *
  * An element that was used anew meanwhile leads nowhere: its list has another version.
  */
 int
-hnsw_read_links(HnswScan *scan, const HnswNode *node, int layer, ItemPointerData *links)
-{
-	int			start = hnsw_layer_start(node->level, layer, scan->m);
-	int			nlinks = 0;
-	Buffer		buffer;
-	HnswList   *list = lock_list(scan, &node->list, node->level, node->version, &buffer);
-
-	for (int i = 0; list != NULL && i < hnsw_layer_links(layer, scan->m); i++)
-		if (ItemPointerIsValid(&list->links[start + i]))
-			links[nlinks++] = list->links[start + i];
-	if (BufferIsValid(buffer))
-		UnlockReleaseBuffer(buffer);
-	return nlinks;
-}
-
-/* hnsw_all_links -- see hnsw_page.h; *links is palloc'd. */
-int
-hnsw_all_links(HnswScan *scan, const HnswNode *node, ItemPointerData **links)
+hnsw_read_list(HnswScan *scan, const HnswNode *node, ItemPointerData *links)
 {
 	Buffer		buffer;
-	HnswList   *list = lock_list(scan, &node->list, node->level, node->version, &buffer);
-	int			count = list != NULL ? list->count : 0;
+	Page		page = lock_page(scan, ItemPointerGetBlockNumberNoCheck(&node->list), &buffer);
+	HnswList   *list;
+	int			count = 0;
 
-	*links = palloc_array(ItemPointerData, count);
-	if (list != NULL)
-		memcpy(*links, list->links, count * sizeof(ItemPointerData));
-	if (BufferIsValid(buffer))
-		UnlockReleaseBuffer(buffer);
+	if (page == NULL)
+		return 0;
+	list = hnsw_list_at(page, ItemPointerGetOffsetNumberNoCheck(&node->list));
+	if (list != NULL && list->version == node->version &&
+		list->count == (node->level + 2) * scan->m)
+	{
+		count = list->count;
+		memcpy(links, list->links, count * sizeof(ItemPointerData));
+	}
+	UnlockReleaseBuffer(buffer);
 	return count;
 }
 
-/*
- * hnsw_own_links
- *		The links of a live element of the page in hand, for all layers; see hnsw_page.h.
- *
- * An error if the list isn't the element's: the element must not keep links that we can't
- * see.
- */
+/* hnsw_own_list -- see hnsw_page.h: an element must not keep links that we can't see. */
 int
-hnsw_own_links(HnswScan *scan, BlockNumber blkno, const HnswElement *element,
-			   ItemPointerData **links)
+hnsw_own_list(HnswScan *scan, const HnswNode *node, ItemPointerData *links)
 {
-	HnswNode	node = {.list = element->list,.level = element->level,.version = element->version};
-	int			count = (element->level + 2) * scan->m;
+	int			count = hnsw_read_list(scan, node, links);
 
-	if (ItemPointerGetBlockNumberNoCheck(&element->list) == blkno)
-	{
-		HnswList   *list = hnsw_list_at(scan->page.data,
-										ItemPointerGetOffsetNumberNoCheck(&element->list));
-
-		if (is_sound_list(list, element->level, scan->m, element->version))
-		{
-			*links = palloc_array(ItemPointerData, count);
-			memcpy(*links, list->links, count * sizeof(ItemPointerData));
-			return count;
-		}
-	}
-	else if (hnsw_all_links(scan, &node, links) == count)
-		return count;
-	index_report_page(scan->base.index, blkno);
-	return 0;
+	if (count == 0)
+		index_report_page(scan->base.index, ItemPointerGetBlockNumber(&node->tid));
+	return count;
 }
 
 /* hnsw_distance -- by the operator class's function. */
 float
 hnsw_distance(HnswScan *scan, const char *a, const char *b)
 {
-	return (float) DatumGetFloat8(FunctionCall2Coll(scan->distance, scan->collation,
+	return (float) DatumGetFloat8(FunctionCall2Coll(scan->distance,
+													scan->base.index->rd_indcollation[0],
 													PointerGetDatum(a), PointerGetDatum(b)));
+}
+
+/* write_list -- write a list, if it is as it was. */
+static bool
+write_list(Page page, const HnswChange *change)
+{
+	HnswList   *list = hnsw_list_at(page, ItemPointerGetOffsetNumber(&change->node.list));
+
+	if (list == NULL || list->count != change->count || list->version != change->node.version ||
+		memcmp(list->links, change->old, change->count * sizeof(ItemPointerData)) != 0)
+		return false;
+	memcpy(list->links, change->new, change->count * sizeof(ItemPointerData));
+	return true;
+}
+
+/* hnsw_write_lists -- see hnsw_page.h.  Lists on the same page that follow each other are written together. */
+int
+hnsw_write_lists(HnswScan *scan, HnswChange *changes, int nchanges)
+{
+	int			nleft = 0;
+	int			next;
+
+	for (int i = 0; i < nchanges; i = next)
+	{
+		BlockNumber blkno = ItemPointerGetBlockNumber(&changes[i].node.list);
+		Buffer		buffer = ReadBuffer(scan->base.index, blkno);
+		GenericXLogState *state;
+		bool		changed = false;
+		Page		page;
+
+		LockBuffer(buffer, BUFFER_LOCK_EXCLUSIVE);
+		state = GenericXLogStart(scan->base.index);
+		page = GenericXLogRegisterBuffer(state, buffer, 0);
+		for (next = i; next < nchanges &&
+			 ItemPointerGetBlockNumber(&changes[next].node.list) == blkno; next++)
+		{
+			if (write_list(page, &changes[next]))
+				changed = true;
+			else
+				changes[nleft++] = changes[next];
+		}
+		if (changed)
+			GenericXLogFinish(state);
+		else
+			GenericXLogAbort(state);
+		UnlockReleaseBuffer(buffer);
+	}
+	return nleft;
 }
 
 /* hnsw_read_meta -- a copy of what the metapage says. */
@@ -287,17 +259,24 @@ hnsw_read_meta(Relation index, HnswMeta *meta)
 		index_report_page(index, HNSW_META_BLOCK);
 }
 
-/* hnsw_set_entry -- make this element the entry point; tid NULL: there is none.  No insertion is under way. */
+/* change_meta -- the metapage, locked, to be changed and logged. */
+static HnswMeta *
+change_meta(Relation index, Buffer *buffer, GenericXLogState **state)
+{
+	*buffer = ReadBuffer(index, HNSW_META_BLOCK);
+	LockBuffer(*buffer, BUFFER_LOCK_EXCLUSIVE);
+	*state = GenericXLogStart(index);
+	return (HnswMeta *) PageGetContents(GenericXLogRegisterBuffer(*state, *buffer, 0));
+}
+
+/* hnsw_set_entry -- make this element the entry point; tid NULL: there is none. */
 void
 hnsw_set_entry(Relation index, const ItemPointerData *tid, int level)
 {
-	Buffer		buffer = ReadBuffer(index, HNSW_META_BLOCK);
+	Buffer		buffer;
 	GenericXLogState *state;
-	HnswMeta   *meta;
+	HnswMeta   *meta = change_meta(index, &buffer, &state);
 
-	LockBuffer(buffer, BUFFER_LOCK_EXCLUSIVE);
-	state = GenericXLogStart(index);
-	meta = (HnswMeta *) PageGetContents(GenericXLogRegisterBuffer(state, buffer, 0));
 	meta->entry_block = tid != NULL ? ItemPointerGetBlockNumber(tid) : InvalidBlockNumber;
 	meta->entry_offset = tid != NULL ? ItemPointerGetOffsetNumber(tid) : InvalidOffsetNumber;
 	meta->entry_level = tid != NULL ? level : -1;
@@ -309,68 +288,11 @@ hnsw_set_entry(Relation index, const ItemPointerData *tid, int level)
 void
 hnsw_set_insert_block(Relation index, BlockNumber blkno)
 {
-	Buffer		buffer = ReadBuffer(index, HNSW_META_BLOCK);
+	Buffer		buffer;
 	GenericXLogState *state;
-	HnswMeta   *meta;
+	HnswMeta   *meta = change_meta(index, &buffer, &state);
 
-	LockBuffer(buffer, BUFFER_LOCK_EXCLUSIVE);
-	state = GenericXLogStart(index);
-	meta = (HnswMeta *) PageGetContents(GenericXLogRegisterBuffer(state, buffer, 0));
 	meta->insert_block = blkno;
 	GenericXLogFinish(state);
 	UnlockReleaseBuffer(buffer);
-}
-
-/* apply_change -- write a list, if it is as it was. */
-static bool
-apply_change(Page page, const HnswChange *change)
-{
-	HnswList   *list = hnsw_list_at(page, ItemPointerGetOffsetNumber(&change->list));
-
-	if (list == NULL || list->count != change->count || list->version != change->version ||
-		memcmp(list->links, change->old, change->count * sizeof(ItemPointerData)) != 0)
-		return false;
-	memcpy(list->links, change->new, change->count * sizeof(ItemPointerData));
-	return true;
-}
-
-/*
- * hnsw_change_lists
- *		Write the new contents of lists that still are as they were; return how many
- *		aren't, and move these to the beginning of the array.
- *
- * Lists on the same page that follow each other are written together.
- */
-int
-hnsw_change_lists(HnswScan *scan, HnswChange *changes, int nchanges)
-{
-	int			nleft = 0;
-	int			next;
-
-	for (int i = 0; i < nchanges; i = next)
-	{
-		BlockNumber blkno = ItemPointerGetBlockNumber(&changes[i].list);
-		Buffer		buffer = ReadBuffer(scan->base.index, blkno);
-		GenericXLogState *state;
-		bool		changed = false;
-		Page		page;
-
-		LockBuffer(buffer, BUFFER_LOCK_EXCLUSIVE);
-		state = GenericXLogStart(scan->base.index);
-		page = GenericXLogRegisterBuffer(state, buffer, 0);
-		for (next = i; next < nchanges && ItemPointerGetBlockNumber(&changes[next].list) == blkno;
-			 next++)
-		{
-			if (apply_change(page, &changes[next]))
-				changed = true;
-			else
-				changes[nleft++] = changes[next];
-		}
-		if (changed)
-			GenericXLogFinish(state);
-		else
-			GenericXLogAbort(state);
-		UnlockReleaseBuffer(buffer);
-	}
-	return nleft;
 }

@@ -23,7 +23,6 @@
 #define HNSW_MAGIC			0xA953A953
 #define HNSW_FORMAT			1
 #define HNSW_PAGE_ID		0xFF90
-
 #define HNSW_META_BLOCK		0
 #define HNSW_FIRST_BLOCK	1
 
@@ -37,8 +36,6 @@
 
 #define HNSW_MIN_M			2
 #define HNSW_MAX_M			100
-/* links of one element on one layer */
-#define HNSW_MAX_LINKS		(2 * HNSW_MAX_M)
 /* rows with the same vector that one element stands for */
 #define HNSW_ROWS			10
 
@@ -88,6 +85,8 @@ typedef struct HnswList
 
 #define HNSW_VECTOR_AT		offsetof(HnswElement, vector)
 #define HNSW_LINKS_AT		offsetof(HnswList, links)
+/* no list has more links than a page has room for */
+#define HNSW_MAX_LINKS		(BLCKSZ / sizeof(ItemPointerData))
 
 /* What is being done to an index: each stage by all members, and one after the other */
 typedef enum HnswStage
@@ -107,24 +106,24 @@ typedef struct HnswShared
 	/* written by the leader between phases */
 	HnswStage	stage;
 	bool		rows_are_removed;	/* of all dead items, in HNSW_REMOVE */
+	bool		has_entry;		/* was there an entry point when the walk began? */
 	int			nmembers;
+	int			m;
+	int			ef;				/* candidates that an insertion chooses from */
+	int			walks;			/* how often was one begun? */
 	BlockNumber nblocks;		/* that the bitmaps are for */
 	uint32		words_a_block;
-	dsm_handle	handle;			/* of the bitmaps; DSM_HANDLE_INVALID: only the
-								 * leader has them, */
-	char	   *own_bits;		/* here */
-	int			m;
-	bool		has_entry;		/* was there an entry point when the walk began? */
-	int			walks;			/* how often was the walk begun anew? */
+	dsm_handle	handle;			/* of the bitmaps; or they are in the leader's
+								 * memory, and no worker takes part: */
+	char	   *own_bits;
 
-	/* written by members, and cleared by the leader, between phases */
+	/* written by members, and cleared by the leader between phases */
 	pg_atomic_uint64 ndead;		/* elements without rows, not marked deleted */
 	pg_atomic_uint64 unconfirmed;	/* that still led to a dead element */
 	pg_atomic_uint64 reached;	/* for the first time, in this phase */
-	pg_atomic_uint32 first_free;	/* block with a deleted element */
-
-	/* the live element with the most layers; under the index's mutex */
-	int			top_level;
+	/* under the index's mutex: */
+	BlockNumber first_free;		/* with a deleted element */
+	int			top_level;		/* of the live element with the most layers */
 	ItemPointerData top;
 } HnswShared;
 
@@ -136,7 +135,7 @@ typedef struct HnswNode
 	uint8		level;
 	uint8		version;
 	bool		is_live;
-	bool		is_good;		/* chosen as it is nearer than to others chosen */
+	bool		is_good;		/* chosen not just because there was room */
 	bool		was_expanded;
 	float		distance;		/* from the element in hand */
 	char	   *vector;
@@ -145,27 +144,13 @@ typedef struct HnswNode
 /* Set of places on pages, for each block of the index, a bit an offset */
 typedef pg_atomic_uint64 *HnswBits;
 
-/* A list's new contents */
-typedef struct HnswChange
-{
-	ItemPointerData list;
-	uint8		version;
-	int			count;
-	ItemPointerData *old;		/* as they were when the new ones were chosen */
-	ItemPointerData *new;
-	bool	   *is_good;		/* chosen not just because there was room? */
-	OffsetNumber element;		/* on the page in hand */
-} HnswChange;
-
 /* One process's part of one index */
 typedef struct HnswScan
 {
 	KindScan	base;
 	HnswShared *hnsw;
 	int			m;
-	int			ef;				/* candidates that an insertion would choose from */
 	FmgrInfo   *distance;
-	Oid			collation;
 	dsm_segment *segment;		/* that is to be detached */
 	BlockNumber known_blocks;	/* the index has at least as many */
 
@@ -173,13 +158,12 @@ typedef struct HnswScan
 	HnswBits	reached;		/* live ones that links lead to from the entry point */
 	HnswBits	settled;		/* a bit a block: all live elements are reached, and
 								 * what they lead to */
-
-	int			top_level;		/* -1: none seen */
+	int			top_level;		/* as in HnswShared, of what this one saw */
 	ItemPointerData top;
 	BlockNumber first_free;
 
-	MemoryContext element_context;	/* for one element */
 	MemoryContext page_context; /* for one page */
+	MemoryContext element_context;	/* for one element of it */
 	followed_hash *seen;		/* candidates, and what they were found by */
 	followed_hash *visited;		/* in a search */
 
@@ -188,55 +172,67 @@ typedef struct HnswScan
 	int			nnodes;
 	int			max_nodes;
 
-	/* TIDs of the page in hand */
-	ItemPointerData *tids;
-	bool	   *tid_is_dead;
-	PGAlignedBlock page;		/* a copy */
-
+	PGAlignedBlock page;		/* a copy of the page in hand */
 	GraphResult result;
 } HnswScan;
 
+/* A list's new contents */
+typedef struct HnswChange
+{
+	HnswNode	node;			/* whose list it is */
+	int			count;			/* of links, on all layers */
+	ItemPointerData *old;		/* as they were when the new ones were chosen */
+	ItemPointerData *new;
+	bool	   *is_good;		/* see HnswNode */
+} HnswChange;
+
 /*
- * hnsw_page.c.  The page is locked, or a copy; NULL if there is no such thing at this place.
- * hnsw_live_element_at is for one that stands for rows.  hnsw_check_page raises an error if
- * this is no page of such an index.  hnsw_copy_page returns false for a new page, and
- * releases it in any case.
+ * hnsw_page.c, reading.  hnsw_element_at and hnsw_list_at return NULL if there is no such
+ * thing at this place of a page that is locked, or a copy.  hnsw_check_page raises an error
+ * if a page is none of such an index.  hnsw_copy_page copies a pinned page to the scan, and
+ * releases it; false if it is new.
+ *
+ * hnsw_read_node reads an element that may serve on a layer; false if there is none.  With a
+ * query it has its vector, palloc'd, and the distance.  hnsw_read_list reads all links of an
+ * element, and returns how many places its list has; 0 if it hasn't this list any more.
+ * hnsw_own_list is for a live element, whose list must be there.
  */
 extern HnswElement *hnsw_element_at(Page page, OffsetNumber off);
-extern HnswElement *hnsw_live_element_at(Page page, OffsetNumber off);
 extern HnswList *hnsw_list_at(Page page, OffsetNumber off);
 extern void hnsw_check_page(Relation index, Buffer buffer);
 extern bool hnsw_copy_page(HnswScan *scan, Buffer buffer);
-
-/*
- * hnsw_read_node reads an element that may serve on a layer; false if there is none.  Its
- * distance is that to query, unless that is NULL; then it has no vector.  hnsw_read_links
- * returns how many links it has there, hnsw_all_links all of its list, invalid ones
- * included, or 0.  hnsw_own_links is the same for an element of the scan's page, or raises
- * an error.
- */
 extern bool hnsw_read_node(HnswScan *scan, const ItemPointerData *tid, int layer,
 						   const char *query, HnswNode *node);
-extern int	hnsw_read_links(HnswScan *scan, const HnswNode *node, int layer,
-							ItemPointerData *links);
-extern int	hnsw_own_links(HnswScan *scan, BlockNumber blkno, const HnswElement *element,
-						   ItemPointerData **links);
-extern int	hnsw_all_links(HnswScan *scan, const HnswNode *node, ItemPointerData **links);
+extern int	hnsw_read_list(HnswScan *scan, const HnswNode *node, ItemPointerData *links);
+extern int	hnsw_own_list(HnswScan *scan, const HnswNode *node, ItemPointerData *links);
 extern float hnsw_distance(HnswScan *scan, const char *a, const char *b);
 extern void hnsw_read_meta(Relation index, HnswMeta *meta);
+
+/*
+ * Writing, with nothing locked.  hnsw_write_lists writes lists that still are as they were;
+ * it returns how many aren't, and moves these to the beginning of the array.  hnsw_set_entry:
+ * no insertion is under way.
+ */
+extern int	hnsw_write_lists(HnswScan *scan, HnswChange *changes, int nchanges);
 extern void hnsw_set_entry(Relation index, const ItemPointerData *tid, int level);
 extern void hnsw_set_insert_block(Relation index, BlockNumber blkno);
 
-/* Changes pages: with no lock held */
-extern int	hnsw_change_lists(HnswScan *scan, HnswChange *changes, int nchanges);
-
-/* hnsw_repair.c */
+/*
+ * hnsw_repair.c.  hnsw_put_link has an element lead to another one on a layer, in a free
+ * place or one of a dead element.  Else it replaces the link that the element would give up
+ * for it, given the other one's vector; or the last one, without: *replaced is that then, and
+ * invalid otherwise.  Return false if nothing was done.
+ */
 extern void hnsw_repair_page(HnswScan *scan, BlockNumber blkno);
-extern void hnsw_forget_nodes(HnswScan *scan, BlockNumber blkno, OffsetNumber off);
+extern bool hnsw_leads_to_dead(HnswScan *scan, const ItemPointerData *links, int nlinks);
+extern void hnsw_forget_nodes(HnswScan *scan, const ItemPointerData *self);
 extern void hnsw_add_node(HnswScan *scan, const ItemPointerData *tid, int layer,
 						  const char *query);
 extern void hnsw_search(HnswScan *scan, const char *query, int layer, bool by_upper_layers);
 extern int	hnsw_choose(HnswScan *scan, int most, HnswNode **chosen);
+extern bool hnsw_put_link(HnswScan *scan, const HnswNode *host, int layer,
+						  const ItemPointerData *tid, const char *vector,
+						  ItemPointerData *replaced);
 
 /* hnsw_walk.c */
 extern void hnsw_visit_for_walk(KindScan *base, Buffer buffer);
@@ -244,6 +240,24 @@ extern void hnsw_visit_for_link(KindScan *base, Buffer buffer);
 
 /* hnsw_library.c: is this an index of pgvector, of a version that we know?  If not, why? */
 extern bool hnsw_is_ours(Relation index, const char **reason);
+
+/* hnsw_is_live -- does an element, or NULL, stand for rows? */
+static inline bool
+hnsw_is_live(const HnswElement *element)
+{
+	return element != NULL && !element->deleted && ItemPointerIsValid(&element->rows[0]);
+}
+
+/* hnsw_node_of -- an element of a page, without its vector. */
+static inline HnswNode
+hnsw_node_of(const HnswElement *element, BlockNumber blkno, OffsetNumber off)
+{
+	HnswNode	node = {.list = element->list,.level = element->level,.version = element->version};
+
+	ItemPointerSet(&node.tid, blkno, off);
+	node.is_live = hnsw_is_live(element);
+	return node;
+}
 
 /* hnsw_layer_start -- where a layer begins in a list, which has them from the element's level down. */
 static inline int

@@ -3,12 +3,8 @@
  * hnsw_repair.c
  *	  New links for elements of an HNSW graph whose neighbours have died.
  *
- * Candidates for a layer are an element's live neighbours and the live neighbours of its
- * dead ones.  If these are too few, dead ones lead on to others; if even these are too few,
- * the graph is searched from the entry point.  Which of the candidates become neighbours
- * is decided as an insertion decides it.  Only the element's own list is written.
- *
- * README.md says why that is enough, and why others may change lists meanwhile.
+ * README.md says which elements are candidates, why that is enough, and why others may
+ * change lists meanwhile.
  *
  * Portions Copyright (c) 2026, the pg_cyclone developers
  *
@@ -25,19 +21,15 @@
 #include "pace/pace.h"
 
 static bool make_change(HnswScan *scan, BlockNumber blkno, OffsetNumber off, HnswChange *change);
-static void lead_back(HnswScan *scan, BlockNumber blkno, const HnswChange *change);
-static bool has_link(const ItemPointerData *links, int nlinks, const ItemPointerData *tid);
-static void lead_back_from(HnswScan *scan, const ItemPointerData *tid, const ItemPointerData *self,
-						   const char *self_vector, int layer);
-static int	worst_link(HnswScan *scan, const HnswNode *host, const ItemPointerData *links,
-					   const ItemPointerData *self, const char *self_vector, int layer);
-static bool leads_to_dead(HnswScan *scan, const ItemPointerData *links, int nlinks);
-static void choose_links(HnswScan *scan, const char *query, int layer,
-						 const ItemPointerData *old, ItemPointerData *new, bool *is_good);
+static void choose_links(HnswScan *scan, const HnswChange *change, const char *query, int layer);
+static void lead_back(HnswScan *scan, const HnswChange *change);
+static bool is_first_visit(followed_hash *visited, const ItemPointerData *tid);
+static bool is_same(const ItemPointerData *a, const ItemPointerData *b);
 static void widen_beam(HnswScan *scan, const char *query, int layer, int most,
 					   HnswNode *beam, int *nbeam);
-static bool is_first_visit(followed_hash *visited, const ItemPointerData *tid);
 static int	compare_nodes(const void *a, const void *b);
+static int	worst_link(HnswScan *scan, const HnswNode *host, int layer, const ItemPointerData *links,
+					   const ItemPointerData *tid, const char *vector);
 
 /*
  * hnsw_repair_page
@@ -48,208 +40,77 @@ static int	compare_nodes(const void *a, const void *b);
 void
 hnsw_repair_page(HnswScan *scan, BlockNumber blkno)
 {
-	Page		page = scan->page.data;
-	OffsetNumber maxoff = PageGetMaxOffsetNumber(page);
+	OffsetNumber maxoff = PageGetMaxOffsetNumber(scan->page.data);
 	MemoryContext old_context = MemoryContextSwitchTo(scan->page_context);
 	HnswChange *changes = palloc_array(HnswChange, maxoff);
 	HnswChange *repaired = palloc_array(HnswChange, maxoff);
 	int			nchanges = 0;
 	int			nrepaired;
-	int			nleft;
 
 	for (OffsetNumber off = FirstOffsetNumber; off <= maxoff; off++)
-		if (hnsw_live_element_at(page, off) != NULL &&
-			make_change(scan, blkno, off, &changes[nchanges]))
-			nchanges++;
-	scan->result.repaired += nchanges;
-	nrepaired = nchanges;
+		nchanges += make_change(scan, blkno, off, &changes[nchanges]);
 	memcpy(repaired, changes, nchanges * sizeof(HnswChange));
-
-	nleft = hnsw_change_lists(scan, changes, nchanges);
-	while (nleft > 0)
+	nrepaired = nchanges;
+	while ((nchanges = hnsw_write_lists(scan, changes, nchanges)) > 0)
 	{
-		delay_point();
-		if (!hnsw_copy_page(scan, ReadBuffer(scan->base.index, blkno)))
-			index_report_page(scan->base.index, blkno);
-		nchanges = 0;
-		for (int i = 0; i < nleft; i++)
-		{
-			OffsetNumber off = changes[i].element;
+		int			nagain = 0;
 
-			/* an element with rows keeps them until the next VACUUM */
-			if (hnsw_live_element_at(page, off) == NULL)
-				index_report_page(scan->base.index, blkno);
-			if (make_change(scan, blkno, off, &changes[nchanges]))
-				nchanges++;
-		}
-		nleft = hnsw_change_lists(scan, changes, nchanges);
+		delay_point();
+		for (int i = 0; i < nchanges; i++)
+			nagain += make_change(scan, blkno, ItemPointerGetOffsetNumber(&changes[i].node.tid),
+								  &changes[nagain]);
+		nchanges = nagain;
 	}
+	scan->result.repaired += nrepaired;
 	for (int i = 0; i < nrepaired; i++)
-		lead_back(scan, blkno, &repaired[i]);
+		lead_back(scan, &repaired[i]);
 	MemoryContextSwitchTo(old_context);
 	MemoryContextReset(scan->page_context);
 }
 
 /*
- * lead_back
- *		Have the best of those that an element newly leads to lead back to it, if an
- *		insertion would have them do so.
- */
-static void
-lead_back(HnswScan *scan, BlockNumber blkno, const HnswChange *change)
-{
-	HnswElement *element = hnsw_element_at(scan->page.data, change->element);
-	ItemPointerData self;
-
-	ItemPointerSet(&self, blkno, change->element);
-	for (int layer = element->level; layer >= 0; layer--)
-	{
-		int			start = hnsw_layer_start(element->level, layer, scan->m);
-		int			room = hnsw_layer_links(layer, scan->m);
-
-		for (int i = 0; i < room && ItemPointerIsValid(&change->new[start + i]); i++)
-		{
-			MemoryContext old_context;
-
-			if (!change->is_good[start + i] ||
-				has_link(&change->old[start], room, &change->new[start + i]))
-				continue;
-			delay_point();
-			old_context = MemoryContextSwitchTo(scan->element_context);
-			lead_back_from(scan, &change->new[start + i], &self, element->vector, layer);
-			MemoryContextSwitchTo(old_context);
-			MemoryContextReset(scan->element_context);
-		}
-	}
-}
-
-/* has_link -- is this among the links? */
-static bool
-has_link(const ItemPointerData *links, int nlinks, const ItemPointerData *tid)
-{
-	for (int i = 0; i < nlinks; i++)
-		if (ItemPointerEquals(unconstify(ItemPointerData *, &links[i]), unconstify(ItemPointerData *, tid)))
-			return true;
-	return false;
-}
-
-/*
- * lead_back_from
- *		Have an element lead to self on a layer, in the place of a dead one or of one that
- *		it wouldn't choose any more.
- *
- * If its list changes meanwhile it stays as it is.
- */
-static void
-lead_back_from(HnswScan *scan, const ItemPointerData *tid, const ItemPointerData *self,
-			   const char *self_vector, int layer)
-{
-	int			room = hnsw_layer_links(layer, scan->m);
-	HnswNode	host;
-	HnswChange	change;
-	int			start;
-	int			place = -1;
-
-	if (!hnsw_read_node(scan, tid, layer, self_vector, &host))
-		return;
-	change = (HnswChange)
-	{
-		.list = host.list,.version = host.version
-	};
-	change.count = hnsw_all_links(scan, &host, &change.old);
-	start = hnsw_layer_start(host.level, layer, scan->m);
-	if (change.count == 0 || has_link(&change.old[start], room, self))
-		return;
-	for (int i = start; i < start + room && place < 0; i++)
-		if (!ItemPointerIsValid(&change.old[i]) || hnsw_has_bit(scan, scan->dead, &change.old[i]))
-			place = i;
-	if (place < 0)
-	{
-		int			pruned = worst_link(scan, &host, &change.old[start], self, self_vector, layer);
-
-		if (pruned < 0)
-			return;
-		place = start + pruned;
-	}
-	change.new = palloc_array(ItemPointerData, change.count);
-	memcpy(change.new, change.old, change.count * sizeof(ItemPointerData));
-	change.new[place] = *self;
-	(void) hnsw_change_lists(scan, &change, 1);
-}
-
-/* worst_link -- which of its links would an element give up for one to self?  -1: none. */
-static int
-worst_link(HnswScan *scan, const HnswNode *host, const ItemPointerData *links,
-		   const ItemPointerData *self, const char *self_vector, int layer)
-{
-	int			room = hnsw_layer_links(layer, scan->m);
-	HnswNode  **chosen = palloc_array(HnswNode *, room);
-	int			nchosen;
-	HnswNode   *node;
-
-	hnsw_forget_nodes(scan, ItemPointerGetBlockNumber(&host->tid),
-					  ItemPointerGetOffsetNumber(&host->tid));
-	for (int i = 0; i < room; i++)
-		hnsw_add_node(scan, &links[i], layer, host->vector);
-	node = &scan->nodes[scan->nnodes++];
-	*node = (HnswNode)
-	{
-		.tid = *self,.distance = host->distance,.vector = unconstify(char *, self_vector)
-	};
-	nchosen = hnsw_choose(scan, room, chosen);
-	for (int i = room - 1; i >= 0; i--)
-	{
-		bool		is_chosen = false;
-
-		for (int j = 0; j < nchosen && !is_chosen; j++)
-			is_chosen = ItemPointerEquals(&chosen[j]->tid, unconstify(ItemPointerData *, &links[i]));
-		if (!is_chosen)
-			return i;
-	}
-	return -1;
-}
-
-/*
  * make_change
- *		Choose new links for an element of the page in hand; return false if it leads to
- *		no dead one.
+ *		Choose new links for an element of the page in hand; return false if it isn't live,
+ *		or leads to no dead one.
  */
 static bool
 make_change(HnswScan *scan, BlockNumber blkno, OffsetNumber off, HnswChange *change)
 {
 	HnswElement *element = hnsw_element_at(scan->page.data, off);
+	ItemPointerData links[HNSW_MAX_LINKS];
 	MemoryContext old_context;
 
-	change->list = element->list;
-	change->version = element->version;
-	change->element = off;
-	change->count = hnsw_own_links(scan, blkno, element, &change->old);
-	if (!leads_to_dead(scan, change->old, change->count))
+	if (!hnsw_is_live(element))
+		return false;
+	change->node = hnsw_node_of(element, blkno, off);
+	change->count = hnsw_own_list(scan, &change->node, links);
+	if (!hnsw_leads_to_dead(scan, links, change->count))
 		return false;
 
+	change->node.vector = element->vector;
 	change->is_good = palloc0_array(bool, change->count);
+	change->old = palloc_array(ItemPointerData, change->count);
 	change->new = palloc_array(ItemPointerData, change->count);
-	memcpy(change->new, change->old, change->count * sizeof(ItemPointerData));
+	memcpy(change->old, links, change->count * sizeof(ItemPointerData));
+	memcpy(change->new, links, change->count * sizeof(ItemPointerData));
 	old_context = MemoryContextSwitchTo(scan->element_context);
 	for (int layer = element->level; layer >= 0; layer--)
 	{
 		int			start = hnsw_layer_start(element->level, layer, scan->m);
 
-		if (!leads_to_dead(scan, &change->old[start], hnsw_layer_links(layer, scan->m)))
+		if (!hnsw_leads_to_dead(scan, &links[start], hnsw_layer_links(layer, scan->m)))
 			continue;
 		delay_point();
-		hnsw_forget_nodes(scan, blkno, off);
-		choose_links(scan, element->vector, layer, &change->old[start], &change->new[start],
-					 &change->is_good[start]);
+		choose_links(scan, change, element->vector, layer);
 	}
 	MemoryContextSwitchTo(old_context);
 	MemoryContextReset(scan->element_context);
 	return true;
 }
 
-/* leads_to_dead -- does one of these links? */
-static bool
-leads_to_dead(HnswScan *scan, const ItemPointerData *links, int nlinks)
+/* hnsw_leads_to_dead -- does one of these links? */
+bool
+hnsw_leads_to_dead(HnswScan *scan, const ItemPointerData *links, int nlinks)
 {
 	for (int i = 0; i < nlinks; i++)
 		if (ItemPointerIsValid(&links[i]) && hnsw_has_bit(scan, scan->dead, &links[i]))
@@ -259,48 +120,48 @@ leads_to_dead(HnswScan *scan, const ItemPointerData *links, int nlinks)
 
 /*
  * choose_links
- *		New links on one layer for the element with this vector.
+ *		Choose new links on one layer for the element with this vector.
  *
- * Dead neighbours lead to others as long as candidates are few: those of the element
- * itself always, and those of dead ones until there are as many as a list has room for.
+ * Dead neighbours lead to others: those of the element itself always, and dead ones that
+ * these lead to until there are as many candidates as there is room for.
  */
 static void
-choose_links(HnswScan *scan, const char *query, int layer,
-			 const ItemPointerData *old, ItemPointerData *new, bool *is_good)
+choose_links(HnswScan *scan, const HnswChange *change, const char *query, int layer)
 {
+	int			start = hnsw_layer_start(change->node.level, layer, scan->m);
 	int			room = hnsw_layer_links(layer, scan->m);
 	ItemPointerData links[HNSW_MAX_LINKS];
 	ItemPointerData *queue = palloc_array(ItemPointerData, scan->max_nodes);
 	HnswNode  **chosen = palloc_array(HnswNode *, room);
+	HnswNode	dead = change->node;
 	int			nqueue = 0;
-	int			nfirst;
+	int			nfirst = 0;
 	int			nchosen;
 
-	for (int i = 0; i < room; i++)
+	hnsw_forget_nodes(scan, &change->node.tid);
+	/* the element comes first, and then what is in the queue */
+	memcpy(links, change->old, change->count * sizeof(ItemPointerData));
+	for (int next = 0;;)
 	{
-		if (!ItemPointerIsValid(&old[i]))
-			continue;
-		if (!hnsw_has_bit(scan, scan->dead, &old[i]))
-			hnsw_add_node(scan, &old[i], layer, query);
-		else if (is_first_visit(scan->seen, &old[i]))
-			queue[nqueue++] = old[i];
-	}
-	nfirst = nqueue;
-	for (int i = 0; i < nqueue && scan->nnodes < (i < nfirst ? scan->max_nodes : room); i++)
-	{
-		HnswNode	dead;
-		int			nlinks;
+		const ItemPointerData *on_layer = &links[hnsw_layer_start(dead.level, layer, scan->m)];
+		bool		is_first = next == 0;
 
-		if (!hnsw_read_node(scan, &queue[i], layer, NULL, &dead))
-			continue;
-		nlinks = hnsw_read_links(scan, &dead, layer, links);
-		for (int j = 0; j < nlinks; j++)
+		for (int i = 0; i < room; i++)
 		{
-			if (!hnsw_has_bit(scan, scan->dead, &links[j]))
-				hnsw_add_node(scan, &links[j], layer, query);
-			else if (nqueue < scan->max_nodes && is_first_visit(scan->seen, &links[j]))
-				queue[nqueue++] = links[j];
+			if (!ItemPointerIsValid(&on_layer[i]))
+				continue;
+			if (!hnsw_has_bit(scan, scan->dead, &on_layer[i]))
+				hnsw_add_node(scan, &on_layer[i], layer, query);
+			else if (nqueue < scan->max_nodes && is_first_visit(scan->seen, &on_layer[i]))
+				queue[nqueue++] = on_layer[i];
 		}
+		if (is_first)
+			nfirst = nqueue;
+		while (next < nqueue && !(hnsw_read_node(scan, &queue[next], layer, NULL, &dead) &&
+								  hnsw_read_list(scan, &dead, links) > 0))
+			next++;
+		if (next++ >= nqueue || scan->nnodes >= (next <= nfirst ? scan->max_nodes : room))
+			break;
 	}
 	if (scan->nnodes < room / 2)
 		hnsw_search(scan, query, layer, true);
@@ -308,11 +169,46 @@ choose_links(HnswScan *scan, const char *query, int layer,
 	nchosen = hnsw_choose(scan, room, chosen);
 	for (int i = 0; i < room; i++)
 	{
-		is_good[i] = i < nchosen && chosen[i]->is_good;
+		change->is_good[start + i] = i < nchosen && chosen[i]->is_good;
 		if (i < nchosen)
-			new[i] = chosen[i]->tid;
+			change->new[start + i] = chosen[i]->tid;
 		else
-			ItemPointerSetInvalid(&new[i]);
+			ItemPointerSetInvalid(&change->new[start + i]);
+	}
+}
+
+/*
+ * lead_back
+ *		Have the best of those that an element newly leads to lead back to it, if an
+ *		insertion would have them do so.
+ */
+static void
+lead_back(HnswScan *scan, const HnswChange *change)
+{
+	for (int layer = change->node.level; layer >= 0; layer--)
+	{
+		int			start = hnsw_layer_start(change->node.level, layer, scan->m);
+		int			room = hnsw_layer_links(layer, scan->m);
+
+		for (int i = start; i < start + room; i++)
+		{
+			MemoryContext old_context;
+			ItemPointerData replaced;
+			HnswNode	host;
+			bool		is_new = change->is_good[i];
+
+			for (int j = start; j < start + room && is_new; j++)
+				is_new = !is_same(&change->old[j], &change->new[i]);
+			if (!is_new)
+				continue;
+			delay_point();
+			old_context = MemoryContextSwitchTo(scan->element_context);
+			if (hnsw_read_node(scan, &change->new[i], layer, change->node.vector, &host))
+				(void) hnsw_put_link(scan, &host, layer, &change->node.tid,
+									 change->node.vector, &replaced);
+			MemoryContextSwitchTo(old_context);
+			MemoryContextReset(scan->element_context);
+		}
 	}
 }
 
@@ -328,16 +224,20 @@ is_first_visit(followed_hash *visited, const ItemPointerData *tid)
 	return !found;
 }
 
+/* is_same -- are these the same place? */
+static bool
+is_same(const ItemPointerData *a, const ItemPointerData *b)
+{
+	return ItemPointerEquals(unconstify(ItemPointerData *, a), unconstify(ItemPointerData *, b));
+}
+
 /* hnsw_forget_nodes -- no candidates yet, for the element at this place. */
 void
-hnsw_forget_nodes(HnswScan *scan, BlockNumber blkno, OffsetNumber off)
+hnsw_forget_nodes(HnswScan *scan, const ItemPointerData *self)
 {
-	ItemPointerData self;
-
 	scan->nnodes = 0;
 	followed_reset(scan->seen);
-	ItemPointerSet(&self, blkno, off);
-	(void) is_first_visit(scan->seen, &self);
+	(void) is_first_visit(scan->seen, self);
 }
 
 /* hnsw_add_node -- add what a link leads to to the candidates, if it is a live element of this layer. */
@@ -365,21 +265,20 @@ hnsw_search(HnswScan *scan, const char *query, int layer, bool by_upper_layers)
 	int			nbeam = 1;
 
 	hnsw_read_meta(scan->base.index, &meta);
-	if (meta.entry_block == InvalidBlockNumber || meta.entry_level < layer)
+	if (meta.entry_block == InvalidBlockNumber)
+		return;
+	beam = palloc_array(HnswNode, scan->hnsw->ef + 1);
+	ItemPointerSet(&entry, meta.entry_block, meta.entry_offset);
+	if (!hnsw_read_node(scan, &entry, layer, query, &beam[0]))
 		return;
 	scan->result.searched++;
-	beam = palloc_array(HnswNode, scan->ef + 1);
-	ItemPointerSet(&entry, meta.entry_block, meta.entry_offset);
-	if (hnsw_read_node(scan, &entry, layer, query, &beam[0]))
-	{
-		for (int upper = beam[0].level; upper > layer && by_upper_layers; upper--)
-			widen_beam(scan, query, upper, 1, beam, &nbeam);
-		widen_beam(scan, query, layer, scan->ef, beam, &nbeam);
-		for (int i = 0; i < nbeam; i++)
-			if (beam[i].is_live && scan->nnodes < scan->max_nodes &&
-				is_first_visit(scan->seen, &beam[i].tid))
-				scan->nodes[scan->nnodes++] = beam[i];
-	}
+	for (int upper = beam[0].level; upper > layer && by_upper_layers; upper--)
+		widen_beam(scan, query, upper, 1, beam, &nbeam);
+	widen_beam(scan, query, layer, scan->hnsw->ef, beam, &nbeam);
+	for (int i = 0; i < nbeam; i++)
+		if (beam[i].is_live && scan->nnodes < scan->max_nodes &&
+			is_first_visit(scan->seen, &beam[i].tid))
+			scan->nodes[scan->nnodes++] = beam[i];
 }
 
 /*
@@ -402,7 +301,8 @@ widen_beam(HnswScan *scan, const char *query, int layer, int most,
 	}
 	while (next < *nbeam)
 	{
-		int			nlinks;
+		int			start = hnsw_layer_start(beam[next].level, layer, scan->m);
+		int			end = start + hnsw_layer_links(layer, scan->m);
 
 		if (beam[next].was_expanded)
 		{
@@ -411,8 +311,9 @@ widen_beam(HnswScan *scan, const char *query, int layer, int most,
 		}
 		CHECK_FOR_INTERRUPTS();
 		beam[next].was_expanded = true;
-		nlinks = hnsw_read_links(scan, &beam[next], layer, links);
-		for (int i = 0; i < nlinks; i++)
+		if (hnsw_read_list(scan, &beam[next], links) == 0)
+			continue;
+		for (int i = start; i < end && ItemPointerIsValid(&links[i]); i++)
 		{
 			HnswNode	node;
 			int			place = *nbeam;
@@ -443,7 +344,7 @@ int
 hnsw_choose(HnswScan *scan, int most, HnswNode **chosen)
 {
 	HnswNode  **nodes = palloc_array(HnswNode *, scan->nnodes);
-	int			nnodes = Min(scan->nnodes, Max(scan->ef, most));
+	int			nnodes = Min(scan->nnodes, Max(scan->hnsw->ef, most));
 	int			nchosen = 0;
 
 	for (int i = 0; i < scan->nnodes; i++)
@@ -476,4 +377,76 @@ compare_nodes(const void *a, const void *b)
 	if (node->distance != other->distance)
 		return node->distance < other->distance ? -1 : 1;
 	return ItemPointerCompare((ItemPointer) &node->tid, (ItemPointer) &other->tid);
+}
+
+/* hnsw_put_link -- see hnsw_page.h.  A list that changes meanwhile is looked at again. */
+bool
+hnsw_put_link(HnswScan *scan, const HnswNode *host, int layer,
+			  const ItemPointerData *tid, const char *vector, ItemPointerData *replaced)
+{
+	int			start = hnsw_layer_start(host->level, layer, scan->m);
+	int			end = start + hnsw_layer_links(layer, scan->m);
+	ItemPointerData old[HNSW_MAX_LINKS];
+	ItemPointerData new[HNSW_MAX_LINKS];
+	HnswChange	change = {.node = *host,.old = old,.new = new};
+	int			place;
+
+	do
+	{
+		CHECK_FOR_INTERRUPTS();
+		ItemPointerSetInvalid(replaced);
+		change.count = hnsw_read_list(scan, host, old);
+		if (change.count == 0)
+			return false;
+		place = -1;
+		for (int i = start; i < end; i++)
+		{
+			if (is_same(&old[i], tid))
+				return true;
+			if (place < 0 &&
+				(!ItemPointerIsValid(&old[i]) || hnsw_has_bit(scan, scan->dead, &old[i])))
+				place = i;
+		}
+		if (place < 0)
+		{
+			place = vector == NULL ? end - 1 :
+				worst_link(scan, host, layer, &old[start], tid, vector);
+			if (place < 0)
+				return false;
+			place += vector == NULL ? 0 : start;
+			*replaced = old[place];
+		}
+		memcpy(new, old, change.count * sizeof(ItemPointerData));
+		new[place] = *tid;
+	} while (hnsw_write_lists(scan, &change, 1) > 0);
+	return true;
+}
+
+/* worst_link -- which of its links would an element give up for one to another?  -1: none. */
+static int
+worst_link(HnswScan *scan, const HnswNode *host, int layer, const ItemPointerData *links,
+		   const ItemPointerData *tid, const char *vector)
+{
+	int			room = hnsw_layer_links(layer, scan->m);
+	HnswNode  **chosen = palloc_array(HnswNode *, room);
+	int			nchosen;
+
+	hnsw_forget_nodes(scan, &host->tid);
+	for (int i = 0; i < room; i++)
+		hnsw_add_node(scan, &links[i], layer, host->vector);
+	scan->nodes[scan->nnodes++] = (HnswNode)
+	{
+		.tid = *tid,.distance = host->distance,.vector = unconstify(char *, vector)
+	};
+	nchosen = hnsw_choose(scan, room, chosen);
+	for (int i = room - 1; i >= 0; i--)
+	{
+		bool		is_chosen = false;
+
+		for (int j = 0; j < nchosen && !is_chosen; j++)
+			is_chosen = is_same(&chosen[j]->tid, &links[i]);
+		if (!is_chosen)
+			return i;
+	}
+	return -1;
 }

@@ -21,7 +21,6 @@
 #include "miscadmin.h"
 #include "storage/bufmgr.h"
 #include "storage/lmgr.h"
-#include "storage/shmem.h"
 #include "storage/spin.h"
 #include "utils/memutils.h"
 #include "varatt.h"
@@ -34,37 +33,35 @@
 /* the walk is begun anew at most this many times, and links are confirmed as often */
 #define MAX_WALKS	3
 
-static void hnsw_setup(TableVacuum *vacuum, int number);
+/* an element isn't smaller than what is in front of its vector */
+#define MAX_TIDS	(BLCKSZ / HNSW_VECTOR_AT * HNSW_ROWS)
+
 static void hnsw_begin(TableVacuum *vacuum, int number, int nmembers);
-static Size bits_size(const HnswShared *hnsw);
-static uint32 words_a_block(int m);
-static void take_bits(HnswShared *hnsw, bool is_shared);
+static Size set_up_bits(HnswShared *hnsw);
+static bool find_bits(HnswScan *scan);
+static HnswScan *make_scan(TableVacuum *vacuum, int number);
+static void free_scan(HnswScan *scan);
 static void hnsw_work(TableVacuum *vacuum, int number);
 static bool hnsw_is_done(TableVacuum *vacuum, int number);
 static void hnsw_next_stage(TableVacuum *vacuum, int number);
 static void hnsw_more_work(TableVacuum *vacuum, int number);
 static void hnsw_end(TableVacuum *vacuum, int number);
 static void hnsw_conclude(TableVacuum *vacuum, int number);
-static HnswScan *make_scan(TableVacuum *vacuum, int number);
-static void free_scan(HnswScan *scan);
-static bool find_bits(HnswScan *scan);
-static void replace_dead_entry(TableVacuum *vacuum, int number);
-static void raise_entry(TableVacuum *vacuum, int number);
+static void settle_entry(TableVacuum *vacuum, int number, bool raise);
 static void begin_walk(TableVacuum *vacuum, int number);
 static HnswStage stage_after_walk(TableVacuum *vacuum, int number);
 static bool is_settled(KindScan *base, BlockNumber blkno);
 static void note_top(HnswScan *scan, int level, BlockNumber blkno, OffsetNumber off);
 static void visit_for_remove(KindScan *base, Buffer buffer);
-static void remove_rows(HnswScan *scan, Buffer buffer, int ntids);
+static void remove_rows(HnswScan *scan, Buffer buffer, const bool *is_dead, int ntids);
 static void visit_for_repair(KindScan *base, Buffer buffer);
 static void visit_for_mark(KindScan *base, Buffer buffer);
 static void mark_elements(HnswScan *scan, Buffer buffer);
-static void mark_deleted(HnswElement *element, HnswList *list);
+static bool mark_deleted(HnswScan *scan, HnswElement *element, Page list_page);
 
 const IndexKind hnsw_kind = {
 	.name = "hnsw",
 	.shared_size = sizeof(HnswShared),
-	.setup = hnsw_setup,
 	.bulk_delete = {
 		.begin = hnsw_begin,
 		.work = hnsw_work,
@@ -77,25 +74,16 @@ const IndexKind hnsw_kind = {
 	},
 };
 
-/* hnsw_setup -- initialize what is shared of an index. */
-static void
-hnsw_setup(TableVacuum *vacuum, int number)
-{
-	HnswShared *hnsw = index_area(vacuum, number);
-
-	pg_atomic_init_u64(&hnsw->ndead, 0);
-	pg_atomic_init_u64(&hnsw->unconfirmed, 0);
-	pg_atomic_init_u64(&hnsw->reached, 0);
-	pg_atomic_init_u32(&hnsw->first_free, InvalidBlockNumber);
-}
-
 /* hnsw_begin -- make an index's blocks available to take out TIDs. */
 static void
 hnsw_begin(TableVacuum *vacuum, int number, int nmembers)
 {
 	IndexShared *shared = vacuum_index(vacuum->shared, number);
 	HnswShared *hnsw = index_area(vacuum, number);
+	dsm_segment *segment = NULL;
+	char	   *failure = NULL;
 	HnswMeta	meta;
+	Size		size;
 
 	Assert(is_leader(vacuum));
 	hnsw_read_meta(vacuum->indexes[number], &meta);
@@ -103,54 +91,21 @@ hnsw_begin(TableVacuum *vacuum, int number, int nmembers)
 	shared->stats.estimated_count = false;
 	shared->stats.num_index_tuples = 0;
 
+	memset(hnsw, 0, sizeof(HnswShared));
 	hnsw->stage = HNSW_REMOVE;
-	hnsw->rows_are_removed = false;
 	hnsw->m = meta.m;
+	hnsw->ef = Max(meta.ef_construction, 2 * meta.m);
 	hnsw->nmembers = nmembers;
 	hnsw->nblocks = shared->ranges.end;
-	hnsw->words_a_block = words_a_block(meta.m);
-	hnsw->walks = 0;
 	hnsw->top_level = -1;
-	pg_atomic_write_u64(&hnsw->ndead, 0);
-	pg_atomic_write_u32(&hnsw->first_free, InvalidBlockNumber);
-	take_bits(hnsw, nmembers > 1);
-}
+	hnsw->first_free = InvalidBlockNumber;
+	pg_atomic_init_u64(&hnsw->ndead, 0);
+	pg_atomic_init_u64(&hnsw->unconfirmed, 0);
+	pg_atomic_init_u64(&hnsw->reached, 0);
 
-/*
- * words_a_block
- *		How many words have a bit for each item that a page may have?
- *
- * An element's list is on its page if both fit on one, and each has a line pointer.
- */
-static uint32
-words_a_block(int m)
-{
-	Size		element = MAXALIGN(HNSW_VECTOR_AT + VARHDRSZ) + sizeof(ItemIdData);
-	Size		list = MAXALIGN(HNSW_LINKS_AT + 2 * m * sizeof(ItemPointerData)) + sizeof(ItemIdData);
-
-	return 2 * (BLCKSZ / (element + list)) / 64 + 1;
-}
-
-/* bits_size -- how many bytes the three sets take. */
-static Size
-bits_size(const HnswShared *hnsw)
-{
-	Size		words = mul_size(hnsw->nblocks, hnsw->words_a_block);
-
-	return mul_size(add_size(mul_size(2, words), hnsw->nblocks / 64 + 1), sizeof(uint64));
-}
-
-/* take_bits -- take memory for them, and clear it; if it can't be shared the leader does without the others. */
-static void
-take_bits(HnswShared *hnsw, bool is_shared)
-{
-	Size		size = bits_size(hnsw);
-	dsm_segment *segment = NULL;
-	char	   *failure = NULL;
-
+	size = set_up_bits(hnsw);
 	hnsw->handle = DSM_HANDLE_INVALID;
-	hnsw->own_bits = NULL;
-	if (is_shared)
+	if (nmembers > 1)
 		segment = attempt_create_segment(size, &failure);
 	if (segment != NULL)
 	{
@@ -162,28 +117,45 @@ take_bits(HnswShared *hnsw, bool is_shared)
 													MCXT_ALLOC_HUGE | MCXT_ALLOC_ZERO);
 }
 
+/*
+ * set_up_bits
+ *		How many words have a bit for each item that a page may have?  Return how many bytes
+ *		the three sets take.
+ *
+ * An element's list is on its page if both fit on one, and each has a line pointer.
+ */
+static Size
+set_up_bits(HnswShared *hnsw)
+{
+	Size		element = MAXALIGN(HNSW_VECTOR_AT + VARHDRSZ) + sizeof(ItemIdData);
+	Size		list = MAXALIGN(HNSW_LINKS_AT + 2 * hnsw->m * sizeof(ItemPointerData)) + sizeof(ItemIdData);
+
+	hnsw->words_a_block = 2 * (BLCKSZ / (element + list)) / 64 + 1;
+	return ((Size) hnsw->nblocks * hnsw->words_a_block * 2 + hnsw->nblocks / 64 + 1) * sizeof(uint64);
+}
+
 /* find_bits -- find them in this process; return false if it can't have them. */
 static bool
 find_bits(HnswScan *scan)
 {
 	HnswShared *hnsw = scan->hnsw;
-	char	   *bits = hnsw->own_bits;
-	char	   *failure = NULL;
 	Size		words = (Size) hnsw->nblocks * hnsw->words_a_block;
+	char	   *failure = NULL;
+	dsm_segment *segment;
 
 	if (hnsw->handle != DSM_HANDLE_INVALID)
 	{
-		dsm_segment *segment = dsm_find_mapping(hnsw->handle);
-
+		segment = dsm_find_mapping(hnsw->handle);
 		if (segment == NULL)
 			segment = scan->segment = attempt_attach_segment(hnsw->handle, &failure);
 		if (segment == NULL)
 			return false;
-		bits = dsm_segment_address(segment);
+		scan->dead = dsm_segment_address(segment);
 	}
-	else if (!is_leader(scan->base.vacuum))
+	else if (is_leader(scan->base.vacuum))
+		scan->dead = (HnswBits) hnsw->own_bits;
+	else
 		return false;
-	scan->dead = (HnswBits) bits;
 	scan->reached = scan->dead + words;
 	scan->settled = scan->reached + words;
 	return true;
@@ -194,8 +166,6 @@ static HnswScan *
 make_scan(TableVacuum *vacuum, int number)
 {
 	HnswScan   *scan = kind_scan_make(vacuum, number, sizeof(HnswScan));
-	Relation	index = scan->base.index;
-	HnswMeta	meta;
 
 	scan->hnsw = index_area(vacuum, number);
 	if (!find_bits(scan))
@@ -203,23 +173,18 @@ make_scan(TableVacuum *vacuum, int number)
 		kind_scan_free(&scan->base);
 		return NULL;
 	}
-	hnsw_read_meta(index, &meta);
 	scan->m = scan->hnsw->m;
-	scan->ef = Max(meta.ef_construction, 2 * scan->m);
-	scan->max_nodes = 4 * scan->ef;
-	scan->distance = index_getprocinfo(index, 1, 1);
-	scan->collation = index->rd_indcollation[0];
+	scan->max_nodes = 4 * scan->hnsw->ef;
+	scan->distance = index_getprocinfo(scan->base.index, 1, 1);
 	scan->top_level = -1;
 	scan->first_free = InvalidBlockNumber;
 	scan->page_context = AllocSetContextCreate(CurrentMemoryContext, "pg_cyclone HNSW page",
 											   ALLOCSET_DEFAULT_SIZES);
 	scan->element_context = AllocSetContextCreate(CurrentMemoryContext, "pg_cyclone HNSW element",
 												  0, 256 * 1024, 1024 * 1024);
-	scan->seen = followed_create(CurrentMemoryContext, 4 * scan->ef, NULL);
-	scan->visited = followed_create(CurrentMemoryContext, 8 * scan->ef, NULL);
+	scan->seen = followed_create(CurrentMemoryContext, scan->max_nodes, NULL);
+	scan->visited = followed_create(CurrentMemoryContext, 2 * scan->max_nodes, NULL);
 	scan->nodes = palloc_array(HnswNode, scan->max_nodes + 1);
-	scan->tids = palloc_array(ItemPointerData, HNSW_ROWS * 64 * scan->hnsw->words_a_block);
-	scan->tid_is_dead = palloc_array(bool, HNSW_ROWS * 64 * scan->hnsw->words_a_block);
 	return scan;
 }
 
@@ -229,7 +194,6 @@ free_scan(HnswScan *scan)
 {
 	HnswShared *hnsw = scan->hnsw;
 	IndexShared *shared = scan->base.shared;
-	uint32		first_free = pg_atomic_read_u32(&hnsw->first_free);
 
 	SpinLockAcquire(&shared->mutex);
 	if (scan->top_level > hnsw->top_level)
@@ -237,22 +201,18 @@ free_scan(HnswScan *scan)
 		hnsw->top_level = scan->top_level;
 		hnsw->top = scan->top;
 	}
+	hnsw->first_free = Min(hnsw->first_free, scan->first_free);
 	shared->graph.dead += scan->result.dead;
 	shared->graph.repaired += scan->result.repaired;
 	shared->graph.searched += scan->result.searched;
 	shared->graph.linked += scan->result.linked;
 	SpinLockRelease(&shared->mutex);
-	while (scan->first_free < first_free &&
-		   !pg_atomic_compare_exchange_u32(&hnsw->first_free, &first_free, scan->first_free))
-		;
 
 	MemoryContextDelete(scan->page_context);
 	MemoryContextDelete(scan->element_context);
 	followed_destroy(scan->seen);
 	followed_destroy(scan->visited);
 	pfree(scan->nodes);
-	pfree(scan->tids);
-	pfree(scan->tid_is_dead);
 	if (scan->segment != NULL)
 		dsm_detach(scan->segment);
 	kind_scan_free(&scan->base);
@@ -330,11 +290,11 @@ hnsw_next_stage(TableVacuum *vacuum, int number)
 				hnsw->stage = HNSW_DONE;
 				return;
 			}
-			replace_dead_entry(vacuum, number);
+			settle_entry(vacuum, number, false);
 			hnsw->stage = HNSW_REPAIR;
 			break;
 		case HNSW_REPAIR:
-			raise_entry(vacuum, number);
+			settle_entry(vacuum, number, true);
 			begin_walk(vacuum, number);
 			break;
 		case HNSW_CONFIRM:
@@ -360,49 +320,29 @@ hnsw_next_stage(TableVacuum *vacuum, int number)
 }
 
 /*
- * replace_dead_entry
- *		Wait until insertions are through that may not have seen which elements are dead,
- *		and have another entry point if it is one of them.
+ * settle_entry
+ *		Wait until insertions are through, and have another entry point if it is dead; or,
+ *		to raise it, if there is none, or an element with more layers.
  */
 static void
-replace_dead_entry(TableVacuum *vacuum, int number)
+settle_entry(TableVacuum *vacuum, int number, bool raise)
 {
 	HnswShared *hnsw = index_area(vacuum, number);
 	HnswScan   *scan = make_scan(vacuum, number);
 	Relation	index = vacuum->indexes[number];
 	ItemPointerData entry;
 	HnswMeta	meta;
+	bool		has_entry;
 
 	LockPage(index, HNSW_INSERTS, ExclusiveLock);
 	hnsw_read_meta(index, &meta);
-	if (meta.entry_block != InvalidBlockNumber)
-	{
-		ItemPointerSet(&entry, meta.entry_block, meta.entry_offset);
-		if (hnsw_has_bit(scan, scan->dead, &entry))
-			hnsw_set_entry(index, hnsw->top_level >= 0 ? &hnsw->top : NULL, hnsw->top_level);
-	}
+	ItemPointerSet(&entry, meta.entry_block, meta.entry_offset);
+	has_entry = meta.entry_block != InvalidBlockNumber;
+	if (raise ? hnsw->top_level >= 0 && (!has_entry || meta.entry_level < hnsw->top_level) :
+		has_entry && hnsw_has_bit(scan, scan->dead, &entry))
+		hnsw_set_entry(index, hnsw->top_level >= 0 ? &hnsw->top : NULL, hnsw->top_level);
 	UnlockPage(index, HNSW_INSERTS, ExclusiveLock);
 	free_scan(scan);
-}
-
-/*
- * raise_entry
- *		Wait until insertions are through that may have come by dead elements, and have
- *		the highest element as entry point.
- */
-static void
-raise_entry(TableVacuum *vacuum, int number)
-{
-	HnswShared *hnsw = index_area(vacuum, number);
-	Relation	index = vacuum->indexes[number];
-	HnswMeta	meta;
-
-	LockPage(index, HNSW_INSERTS, ExclusiveLock);
-	hnsw_read_meta(index, &meta);
-	if (hnsw->top_level >= 0 &&
-		(meta.entry_block == InvalidBlockNumber || meta.entry_level < hnsw->top_level))
-		hnsw_set_entry(index, &hnsw->top, hnsw->top_level);
-	UnlockPage(index, HNSW_INSERTS, ExclusiveLock);
 }
 
 /* begin_walk -- nothing is reached but the entry point. */
@@ -418,9 +358,9 @@ begin_walk(TableVacuum *vacuum, int number)
 	hnsw->walks++;
 	pg_atomic_write_u64(&hnsw->unconfirmed, 0);
 	pg_atomic_write_u64(&hnsw->reached, 0);
-	/* in one piece, to the end */
+	/* and settled, which is behind it */
 	memset((void *) scan->reached, 0,
-		   bits_size(hnsw) - (Size) hnsw->nblocks * hnsw->words_a_block * sizeof(uint64));
+		   set_up_bits(hnsw) - (Size) hnsw->nblocks * hnsw->words_a_block * sizeof(uint64));
 	hnsw_read_meta(vacuum->indexes[number], &meta);
 	hnsw->has_entry = meta.entry_block != InvalidBlockNumber;
 	if (hnsw->has_entry)
@@ -491,10 +431,9 @@ static void
 hnsw_conclude(TableVacuum *vacuum, int number)
 {
 	HnswShared *hnsw = index_area(vacuum, number);
-	BlockNumber first_free = pg_atomic_read_u32(&hnsw->first_free);
 
-	if (first_free != InvalidBlockNumber)
-		hnsw_set_insert_block(vacuum->indexes[number], first_free);
+	if (hnsw->first_free != InvalidBlockNumber)
+		hnsw_set_insert_block(vacuum->indexes[number], hnsw->first_free);
 }
 
 /* note_top -- remember the live element with the most layers. */
@@ -518,6 +457,8 @@ visit_for_remove(KindScan *base, Buffer buffer)
 	HnswScan   *scan = (HnswScan *) base;
 	Page		page = BufferGetPage(buffer);
 	BlockNumber blkno = BufferGetBlockNumber(buffer);
+	ItemPointerData tids[MAX_TIDS];
+	bool		is_dead[MAX_TIDS];
 	OffsetNumber maxoff;
 	int			ntids = 0;
 	int			ndead;
@@ -535,16 +476,20 @@ visit_for_remove(KindScan *base, Buffer buffer)
 		index_report_page(scan->base.index, blkno);
 	for (OffsetNumber off = FirstOffsetNumber; off <= maxoff; off++)
 	{
-		HnswElement *element = hnsw_live_element_at(page, off);
+		HnswElement *element = hnsw_element_at(page, off);
 
-		for (int i = 0; element != NULL && i < HNSW_ROWS && ItemPointerIsValid(&element->rows[i]); i++)
-			scan->tids[ntids++] = element->rows[i];
+		if (!hnsw_is_live(element))
+			continue;
+		if (ntids + HNSW_ROWS > MAX_TIDS)
+			index_report_page(scan->base.index, blkno);
+		for (int i = 0; i < HNSW_ROWS && ItemPointerIsValid(&element->rows[i]); i++)
+			tids[ntids++] = element->rows[i];
 	}
-	ndead = dead_tids_match(scan->base.vacuum->dead_tids, scan->tids, ntids, scan->tid_is_dead);
+	ndead = dead_tids_match(scan->base.vacuum->dead_tids, tids, ntids, is_dead);
 	scan->base.stats.tuples_removed += ndead;
 	scan->base.stats.num_index_tuples += ntids - ndead;
 	if (ndead > 0)
-		remove_rows(scan, buffer, ntids);
+		remove_rows(scan, buffer, is_dead, ntids);
 
 	for (OffsetNumber off = FirstOffsetNumber; off <= maxoff; off++)
 	{
@@ -568,7 +513,7 @@ visit_for_remove(KindScan *base, Buffer buffer)
 
 /* remove_rows -- take out the TIDs that are dead, in the order in which they were gathered. */
 static void
-remove_rows(HnswScan *scan, Buffer buffer, int ntids)
+remove_rows(HnswScan *scan, Buffer buffer, const bool *is_dead, int ntids)
 {
 	GenericXLogState *state = GenericXLogStart(scan->base.index);
 	Page		page = GenericXLogRegisterBuffer(state, buffer, 0);
@@ -576,16 +521,16 @@ remove_rows(HnswScan *scan, Buffer buffer, int ntids)
 
 	for (OffsetNumber off = FirstOffsetNumber; next < ntids; off++)
 	{
-		HnswElement *element = hnsw_live_element_at(page, off);
+		HnswElement *element = hnsw_element_at(page, off);
 		int			nkept = 0;
 
-		if (element == NULL)
+		if (!hnsw_is_live(element))
 			continue;
 		for (int i = 0; i < HNSW_ROWS; i++)
 		{
 			if (!ItemPointerIsValid(&element->rows[i]))
 				break;
-			if (!scan->tid_is_dead[next++])
+			if (!is_dead[next++])
 				element->rows[nkept++] = element->rows[i];
 		}
 		while (nkept < HNSW_ROWS && ItemPointerIsValid(&element->rows[nkept]))
@@ -606,9 +551,9 @@ visit_for_repair(KindScan *base, Buffer buffer)
 		return;
 	for (OffsetNumber off = FirstOffsetNumber; off <= PageGetMaxOffsetNumber(scan->page.data); off++)
 	{
-		HnswElement *element = hnsw_live_element_at(scan->page.data, off);
+		HnswElement *element = hnsw_element_at(scan->page.data, off);
 
-		if (element != NULL)
+		if (hnsw_is_live(element))
 			note_top(scan, element->level, blkno, off);
 	}
 	hnsw_repair_page(scan, blkno);
@@ -679,7 +624,6 @@ mark_elements(HnswScan *scan, Buffer buffer)
 			HnswElement *element = hnsw_element_at(page, off);
 			BlockNumber list_block;
 			Page		list_page = page;
-			HnswList   *list;
 			ItemPointerData tid;
 
 			ItemPointerSet(&tid, blkno, off);
@@ -695,11 +639,8 @@ mark_elements(HnswScan *scan, Buffer buffer)
 				LockBuffer(list_buffer, BUFFER_LOCK_EXCLUSIVE);
 				list_page = GenericXLogRegisterBuffer(state, list_buffer, 0);
 			}
-			list = hnsw_list_at(list_page, ItemPointerGetOffsetNumberNoCheck(&element->list));
-			if (list == NULL || list->version != element->version ||
-				list->count != (element->level + 2) * scan->m)
+			if (!mark_deleted(scan, element, list_page))
 				index_report_page(scan->base.index, list_block);
-			mark_deleted(element, list);
 			changed = true;
 		}
 		if (changed)
@@ -713,18 +654,25 @@ mark_elements(HnswScan *scan, Buffer buffer)
 
 /*
  * mark_deleted
- *		Write what pgvector leaves of a deleted element.
+ *		Write what pgvector leaves of a deleted element, and of its list; return false if
+ *		that isn't there.
  *
- * Its version changes, so that a search that remembers it finds that its list isn't what
- * it was.
+ * The version changes, so that a search that remembers the element finds that its list
+ * isn't what it was.
  */
-static void
-mark_deleted(HnswElement *element, HnswList *list)
+static bool
+mark_deleted(HnswScan *scan, HnswElement *element, Page list_page)
 {
+	HnswList   *list = hnsw_list_at(list_page, ItemPointerGetOffsetNumberNoCheck(&element->list));
+
+	if (list == NULL || list->version != element->version ||
+		list->count != (element->level + 2) * scan->m)
+		return false;
 	element->deleted = 1;
 	memset(element->vector, 0, VARSIZE_4B(element->vector));
 	for (int i = 0; i < list->count; i++)
 		ItemPointerSetInvalid(&list->links[i]);
 	element->version = element->version >= 15 ? 1 : element->version + 1;
 	list->version = element->version;
+	return true;
 }
