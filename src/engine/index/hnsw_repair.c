@@ -224,11 +224,11 @@ is_first_visit(followed_hash *visited, const ItemPointerData *tid)
 	return !found;
 }
 
-/* is_same -- are these the same place? */
+/* is_same -- are these the same place, or both invalid? */
 static bool
 is_same(const ItemPointerData *a, const ItemPointerData *b)
 {
-	return ItemPointerEquals(unconstify(ItemPointerData *, a), unconstify(ItemPointerData *, b));
+	return memcmp(a, b, sizeof(ItemPointerData)) == 0;
 }
 
 /* hnsw_forget_nodes -- no candidates yet, for the element at this place. */
