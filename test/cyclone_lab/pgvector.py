@@ -37,6 +37,23 @@ def install(prefix: Path) -> str:
             done = subprocess.run(make, env=program_env(prefix), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
             if done.returncode:
                 raise PgvectorUnavailable(f"pgvector can't be built for this server:\n{done.stdout[-2000:]}")
+    return _version(folder)
+
+
+@cache
+def why_not(major: int) -> str | None:
+    """Return why there is no pgvector for this major version of PostgreSQL; None if there is one."""
+    if not os.environ.get(VARIABLE):
+        return f"{VARIABLE} doesn't say where its source is"
+    try:
+        version = _version(_source())
+    except PgvectorUnavailable as error:
+        return str(error)
+    first = {17: "0.8.0", 18: "0.8.1"}.get(major, "0.8.3")
+    return None if version >= first else f"{version} is too old"
+
+
+def _version(folder: Path) -> str:
     return next(line.split("'")[1] for line in (folder / "vector.control").read_text().splitlines() if "default_version" in line)
 
 

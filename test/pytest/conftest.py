@@ -44,8 +44,8 @@ SLOWEST = ("test_long_runs.py", "test_twins.py")  # by the single test: at the e
 NO_VERSION = 99  # of tests that ask for no server
 # Beside other libraries, where there is a server that has them: its pg_config is in this variable.
 NEIGHBOURS = {"test_citus.py": "CYCLONE_CITUS_PG_CONFIG", "test_timescaledb.py": "CYCLONE_TIMESCALE_PG_CONFIG"}
-NEIGHBOURS_SOURCE = {"test_hnsw.py": pgvector.VARIABLE}  # or its source, which is built for the server
-collect_ignore = [file for file, variable in {**NEIGHBOURS, **NEIGHBOURS_SOURCE}.items() if not os.environ.get(variable)]
+WITH_PGVECTOR = ("test_hnsw.py",)  # whose source is in a variable, and is built for the server
+collect_ignore = [file for file, variable in NEIGHBOURS.items() if not os.environ.get(variable)]
 # Found once, and handed to the other processes: a package that vanishes from a mirror must not stop the tests on other versions.
 PG_VERSIONS, MISSING = available([int(major) for major in os.environ.get("PG_VERSIONS", "17 18 19").split()])
 os.environ["PG_VERSIONS"] = " ".join(map(str, PG_VERSIONS))
@@ -78,7 +78,8 @@ def pytest_report_header() -> list[str]:
     """Say which versions are not tested, and why."""
     if not PG_VERSIONS:
         raise pytest.UsageError("no version of PostgreSQL to test on: " + "; ".join(MISSING.values()))
-    return [f"NOT TESTED ON POSTGRESQL {major}: {why}" for major, why in MISSING.items()]
+    vectors = [f"HNSW INDEXES NOT TESTED ON POSTGRESQL {major}: {why}" for major in PG_VERSIONS if (why := pgvector.why_not(major))]
+    return [*(f"NOT TESTED ON POSTGRESQL {major}: {why}" for major, why in MISSING.items()), *vectors]
 
 
 def pytest_terminal_summary(terminalreporter):
@@ -240,7 +241,7 @@ def _is_left_out(item, option) -> bool:
     FIRST_MAJOR which is the first.
     """
     major, first_major = _major_of(item), getattr(item.module, "FIRST_MAJOR", 0)
-    if major < first_major:
+    if major < first_major or item.path.name in WITH_PGVECTOR and pgvector.why_not(major):
         return True
     if option.whole:
         return False

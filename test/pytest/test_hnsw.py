@@ -1,7 +1,7 @@
 """HNSW indexes of pgvector: after each VACUUM all live rows are in the graph, no others, each can be reached, and no link leads to what is
 gone; with any operator class, beside insertions and searches, after errors and crashes, and on a standby.
 
-Collected only where CYCLONE_PGVECTOR says where pgvector's source is: see cyclone_lab/pgvector.py.
+Run only where CYCLONE_PGVECTOR says where pgvector's source is: see cyclone_lab/pgvector.py.
 """
 
 import os
