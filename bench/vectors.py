@@ -77,15 +77,12 @@ def vacuum(conn: psycopg.Connection, contender: str) -> dict:
     """Run VACUUM after a checkpoint; return how long it took, and how much WAL it wrote."""
     conn.execute(f"SET cyclone.enabled = {contender != 'pgvector'}")
     conn.execute("CHECKPOINT")
-    query = "SELECT wal_bytes, wal_fpi FROM pg_stat_wal"
-    conn.execute("SELECT pg_stat_force_next_flush()")
-    before = conn.execute(query).fetchone()
+    [(before,)] = conn.execute("SELECT pg_current_wal_insert_lsn()")
     start = time.monotonic()
     conn.execute(f"VACUUM ({CONTENDERS[contender]}INDEX_CLEANUP on) v")
     seconds = time.monotonic() - start
-    conn.execute("SELECT pg_stat_force_next_flush()")
-    after = conn.execute(query).fetchone()
-    return {"seconds": round(seconds, 3), "wal_mb": round(float(after[0] - before[0]) / 1e6, 1)}
+    [(written,)] = conn.execute("SELECT pg_current_wal_insert_lsn() - %s::pg_lsn", (before,))
+    return {"seconds": round(seconds, 3), "wal_mb": round(float(written) / 1e6, 1)}
 
 
 def measure(origin: Cluster, contender: str, vectors: Vectors, options: argparse.Namespace, share: float) -> dict:

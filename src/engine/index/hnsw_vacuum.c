@@ -294,20 +294,22 @@ hnsw_next_stage(TableVacuum *vacuum, int number)
 			hnsw->stage = HNSW_REPAIR;
 			break;
 		case HNSW_REPAIR:
-			settle_entry(vacuum, number, true);
-			begin_walk(vacuum, number);
-			break;
 		case HNSW_CONFIRM:
 		case HNSW_WALK:
 		case HNSW_LINK:
 			hnsw->stage = stage_after_walk(vacuum, number);
 			if (hnsw->stage == HNSW_CONFIRM)
+			{
+				/* insertions may have come by elements that led to dead ones */
+				settle_entry(vacuum, number, true);
 				begin_walk(vacuum, number);
-			if (hnsw->stage != HNSW_MARK)
-				break;
-			/* searches that have begun may still come to dead elements */
-			LockPage(vacuum->indexes[number], HNSW_SEARCHES, ExclusiveLock);
-			UnlockPage(vacuum->indexes[number], HNSW_SEARCHES, ExclusiveLock);
+			}
+			else if (hnsw->stage == HNSW_MARK)
+			{
+				/* searches that have begun may still come to dead elements */
+				LockPage(vacuum->indexes[number], HNSW_SEARCHES, ExclusiveLock);
+				UnlockPage(vacuum->indexes[number], HNSW_SEARCHES, ExclusiveLock);
+			}
 			break;
 		case HNSW_MARK:
 			hnsw->stage = HNSW_DONE;
@@ -371,19 +373,17 @@ begin_walk(TableVacuum *vacuum, int number)
 	free_scan(scan);
 }
 
-/*
- * stage_after_walk
- *		What comes after a pass of the walk, or after links to what it didn't reach?
- */
+/* stage_after_walk -- what comes after repair, a pass of the walk, or links to what it didn't reach? */
 static HnswStage
 stage_after_walk(TableVacuum *vacuum, int number)
 {
 	HnswShared *hnsw = index_area(vacuum, number);
-	bool		again = hnsw->walks < MAX_WALKS;
 
+	if (hnsw->stage == HNSW_REPAIR)
+		return HNSW_CONFIRM;
 	if (pg_atomic_read_u64(&hnsw->unconfirmed) > 0)
 	{
-		if (again)
+		if (hnsw->walks < MAX_WALKS)
 			return HNSW_CONFIRM;
 		/* no link may lead to an element that is marked deleted */
 		ereport(WARNING,
@@ -392,9 +392,7 @@ stage_after_walk(TableVacuum *vacuum, int number)
 				 errhint("Please REINDEX it.")));
 		return HNSW_DONE;
 	}
-	if (!hnsw->has_entry)
-		return HNSW_MARK;
-	if (hnsw->stage == HNSW_LINK)
+	if (!hnsw->has_entry || hnsw->stage == HNSW_LINK)
 		return HNSW_MARK;
 	return pg_atomic_exchange_u64(&hnsw->reached, 0) > 0 ? HNSW_WALK : HNSW_LINK;
 }
