@@ -169,6 +169,12 @@ link_element(HnswScan *scan, const HnswNode *self, const char *vector)
 	find_hosts(scan, self, vector);
 	nhosts = hnsw_choose(scan, most, hosts);
 	(void) index_take_turn(scan->base.shared, true);
+	if (nhosts == 0)
+	{
+		/* a search may have come to what a member has linked, and not noted yet */
+		find_hosts(scan, self, vector);
+		nhosts = hnsw_choose(scan, most, hosts);
+	}
 	for (int i = 0; i < nhosts && !hnsw_has_bit(scan, scan->reached, &self->tid); i++)
 	{
 		if (!hnsw_put_link(scan, hosts[i], 0, &self->tid, NULL, &replaced))
