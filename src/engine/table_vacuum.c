@@ -218,7 +218,6 @@ plan_vacuum(VacuumJob *job)
 	plan->aggressive = vacuum_get_cutoffs(vacuum->rel,
 										  params, &plan->cutoffs);
 	plan->rel_pages = RelationGetNumberOfBlocks(vacuum->rel);
-	index_measure(vacuum, plan->rel_pages <= FEW_PAGES);
 	plan->compacting = job->pass != NULL;
 	plan->tail_start = job->pass != NULL ? job->pass->tail_start : InvalidBlockNumber;
 	plan->skip_with_vm = (params->options & VACOPT_DISABLE_PAGE_SKIPPING) == 0;
@@ -245,6 +244,7 @@ plan_vacuum(VacuumJob *job)
 	compat_report_vacuum_start(params->is_wraparound, plan->aggressive);
 	/* In the failsafe the team will only scan the heap. */
 	failsafe_check(vacuum);
+	index_measure(vacuum, plan->rel_pages <= FEW_PAGES);
 }
 
 /*

@@ -33,6 +33,8 @@ APT::Sandbox::User "";
 Acquire::Languages "none";
 Acquire::IndexTargets::deb::DEP-11::DefaultEnabled "false";
 Acquire::Retries "2";
+Acquire::http::Timeout "30";
+Acquire::https::Timeout "30";
 """
 
 

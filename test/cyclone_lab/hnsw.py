@@ -21,7 +21,7 @@ META_AT = 24  # of the metapage
 
 class Graph(NamedTuple):
     """Elements by their place (block << 16 | offset), in order, and what each leads to on all layers: `source` is its number, `target` a
-    place, and `ground` says which links are of layer 0."""
+    place, and `ground` says which links are of layer 0, and followed: none is that comes after a free place."""
 
     place: "np.ndarray"
     level: "np.ndarray"
@@ -97,9 +97,10 @@ def read(conn: psycopg.Connection, index: str) -> Graph:
         list_version, links = lists[where]
         differ += list_version != version[number] or len(links) != (level[number] + 2) * m
         valid = links & (1 << OFFSET_BITS) - 1 != 0
+        on_ground = np.arange(len(links)) >= len(links) - 2 * m
         source.append(np.full(valid.sum(), number))
         target.append(links[valid])
-        ground.append((np.arange(len(links)) >= len(links) - 2 * m)[valid])
+        ground.append((on_ground & np.logical_and.accumulate(valid | ~on_ground))[valid])
     has_entry = int(meta[4]) != 0xFFFFFFFF
     return Graph(
         place,

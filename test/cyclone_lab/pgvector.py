@@ -15,6 +15,7 @@ from cyclone_lab import debian
 from cyclone_lab.postgres import REPO, program_env
 
 VARIABLE = "CYCLONE_PGVECTOR"
+WHY_NOT = "CYCLONE_PGVECTOR_WHY_NOT"
 
 
 class PgvectorUnavailable(RuntimeError):
@@ -44,13 +45,15 @@ def install(prefix: Path) -> str:
 def why_not(major: int) -> str | None:
     """Return why there is no pgvector for this major version of PostgreSQL; None if there is one."""
     if not os.environ.get(VARIABLE):
-        return f"{VARIABLE} doesn't say where its source is"
+        return os.environ.get(WHY_NOT, f"{VARIABLE} doesn't say where its source is")
     try:
         version = _version(_source())
     except PgvectorUnavailable as error:
+        # not to be tried again, for another version or in another process
+        os.environ[VARIABLE], os.environ[WHY_NOT] = "", str(error)
         return str(error)
-    first = {17: "0.8.0", 18: "0.8.1"}.get(major, "0.8.3")
-    return None if version >= first else f"{version} is too old"
+    first = {17: (0, 8, 0), 18: (0, 8, 1)}.get(major, (0, 8, 3))
+    return None if tuple(map(int, version.split("."))) >= first else f"{version} is too old"
 
 
 def _version(folder: Path) -> str:

@@ -49,6 +49,7 @@ collect_ignore = [file for file, variable in NEIGHBOURS.items() if not os.enviro
 # Found once, and handed to the other processes: a package that vanishes from a mirror must not stop the tests on other versions.
 PG_VERSIONS, MISSING = available([int(major) for major in os.environ.get("PG_VERSIONS", "17 18 19").split()])
 os.environ["PG_VERSIONS"] = " ".join(map(str, PG_VERSIONS))
+NO_VECTORS = {major: why for major in PG_VERSIONS if (why := pgvector.why_not(major))}
 FREED_MEMORY = spoil_freed_memory()
 # Databases are made and dropped by the hundred, which takes a disk's file system more time than the tests need.
 if "TMPDIR" not in os.environ and os.path.isdir("/dev/shm") and shutil.disk_usage("/dev/shm").free >= 8 << 30:
@@ -78,7 +79,7 @@ def pytest_report_header() -> list[str]:
     """Say which versions are not tested, and why."""
     if not PG_VERSIONS:
         raise pytest.UsageError("no version of PostgreSQL to test on: " + "; ".join(MISSING.values()))
-    vectors = [f"HNSW INDEXES NOT TESTED ON POSTGRESQL {major}: {why}" for major in PG_VERSIONS if (why := pgvector.why_not(major))]
+    vectors = [f"HNSW INDEXES NOT TESTED ON POSTGRESQL {major}: {why}" for major, why in NO_VECTORS.items()]
     return [*(f"NOT TESTED ON POSTGRESQL {major}: {why}" for major, why in MISSING.items()), *vectors]
 
 
@@ -241,7 +242,7 @@ def _is_left_out(item, option) -> bool:
     FIRST_MAJOR which is the first.
     """
     major, first_major = _major_of(item), getattr(item.module, "FIRST_MAJOR", 0)
-    if major < first_major or item.path.name in WITH_PGVECTOR and pgvector.why_not(major):
+    if major < first_major or item.path.name in WITH_PGVECTOR and major in NO_VECTORS:
         return True
     if option.whole:
         return False

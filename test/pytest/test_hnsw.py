@@ -16,6 +16,7 @@ from conftest import TEMPLATE, made_once
 from cyclone_lab import checks, hnsw, pgvector
 from cyclone_lab.background import Background, Parked, heard, wait_until
 from long_runs.proof import wait_for_restart
+from test_wraparound import BURN, FAILSAFE_AGE, FAILSAFE_CONFIG, burn_until_age
 
 ROWS = 1500
 TEAM = {"min_parallel_index_scan_size": 0, "min_parallel_table_scan_size": 0, "max_parallel_maintenance_workers": 4}
@@ -165,6 +166,18 @@ def test_only_lists_near_dead_elements_are_written(team):
     assert_right(team)
 
 
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_long_graph(team, workers):
+    """Along a line there are many links from one end to the other. All that can be reached is found to be so."""
+    team.execute("CREATE TABLE t (i int, v vector(2)) WITH (autovacuum_enabled = off)")
+    team.execute("CREATE INDEX t_v ON t USING hnsw (v vector_l2_ops) WITH (m = 2, ef_construction = 8)")
+    team.execute("INSERT INTO t SELECT i, format('[%s,0]', i)::vector FROM generate_series(1, 8000) i")
+    team.execute("DELETE FROM t WHERE i % 10 = 0")
+    text = report(team, f"VACUUM (PARALLEL {workers}, VERBOSE) t")
+    assert int(re.search(r"(\d+) linked anew", text)[1]) < 400
+    assert_right(team)
+
+
 def test_rounds_of_deletions_and_insertions(team):
     """Slots are used again and again; links never lead to what was there before."""
     make_table(team)
@@ -264,6 +277,27 @@ def test_a_kill_in_each_pass_and_a_standby(new_cluster, version, point, victim):
             assert "inconsistent page" not in server.log and "PANIC" not in server.log and "TRAP" not in server.log
 
 
+@pytest.mark.once
+def test_the_failsafe_leaves_the_graph_as_it_is(new_cluster, version):
+    cluster = new_cluster(autovacuum="off", **FAILSAFE_CONFIG, **TEAM)
+    with cluster.connect(TEMPLATE) as conn:
+        conn.execute("CREATE EXTENSION vector")
+        conn.execute(BURN)
+        make_unreachable(conn)
+        conn.execute("DELETE FROM t WHERE hashint8(i) % 3 = 0")
+        burn_until_age(conn, "t", FAILSAFE_AGE - 200)
+        statement = "VACUUM (SKIP_DATABASE_STATS, PROCESS_TOAST off, VERBOSE, PARALLEL 2, INDEX_CLEANUP on) t"
+        with Parked(cluster, TEMPLATE, "hnsw-repair:any", 1, statement) as vacuum:
+            conn.execute("CALL burn(1000)")
+            assert "\n".join(vacuum.finish()).count("as a failsafe") == 1
+        graph = hnsw.read(conn, "t_v")
+        assert not graph.deleted.any() and not all(graph.rows)
+        assert_nothing_dead_is_found(conn)
+        conn.execute("SET vacuum_failsafe_age = 2000000000; DELETE FROM t WHERE i = 700")
+        conn.execute("VACUUM (PARALLEL 2, INDEX_CLEANUP on) t")
+        assert_right(conn)
+
+
 @pytest.mark.parametrize("point", PASSES)
 def test_insertions_and_searches_in_each_pass(cluster, db, team, point):
     """They wait for nothing but each other, and what comes meanwhile is part of the graph."""
@@ -302,7 +336,11 @@ def test_beside_sessions_that_insert_delete_and_search(cluster, db, team):
             FOR r IN 1..60 LOOP
                 INSERT INTO t SELECT r * 1000 + {0} * 100000 + i, {1}::vector FROM generate_series(1, 20) i;
                 DELETE FROM t WHERE i % 60 = r AND hashint8(i) % 2 = {0} % 2;
-                SELECT count(*) INTO n FROM (SELECT FROM t ORDER BY v <-> (SELECT v FROM t WHERE v IS NOT NULL LIMIT 1) LIMIT 300) x;
+                BEGIN
+                    SELECT count(*) INTO n FROM (SELECT FROM t ORDER BY v <-> (SELECT v FROM t WHERE v IS NOT NULL LIMIT 1) LIMIT 300) x;
+                EXCEPTION WHEN internal_error THEN -- an iterative search may come back to one, beside pgvector's own VACUUM, too
+                    IF SQLERRM <> 'cannot load deleted element' THEN RAISE; END IF;
+                END;
                 COMMIT;
             END LOOP;
         END $$"""
@@ -344,6 +382,7 @@ def test_tables_without_wal(team, persistence):
     [
         ("UPDATE pg_extension SET extversion = '0.9.0' WHERE extname = 'vector'", "this version of pgvector isn't known"),
         ("ALTER EXTENSION vector DROP FUNCTION hnswhandler(internal)", "its access method isn't pgvector's"),
+        ("ALTER FUNCTION vector_l2_squared_distance(vector, vector) PARALLEL UNSAFE", "its operator class isn't like those of pgvector 0.8"),
     ],
 )
 def test_what_is_not_known_is_left_to_pgvector(team, change, reason):
@@ -353,4 +392,6 @@ def test_what_is_not_known_is_left_to_pgvector(team, change, reason):
     text = report(team, "VACUUM (PARALLEL 2, VERBOSE, INDEX_CLEANUP on) t")
     assert f'index "t_v" is left to its access method\'s own routine: {reason}' in text
     assert "elements:" not in text
+    # nobody looks at an index that isn't to be vacuumed
+    assert "left to" not in report(team, "VACUUM (VERBOSE, INDEX_CLEANUP off) t")
     assert hnsw.problems(team, "t", "t_v", reachable=False) == []

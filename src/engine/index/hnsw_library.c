@@ -216,7 +216,12 @@ has_known_pages(Relation index)
 	return result;
 }
 
-/* has_known_distance -- has the one key a distance function, of two vectors that are stored as they are? */
+/*
+ * has_known_distance
+ *		Has the one key a distance function, of two vectors that are stored as they are?
+ *
+ * Workers call it, and the leader in parallel mode.
+ */
 static bool
 has_known_distance(Relation index)
 {
@@ -226,5 +231,6 @@ has_known_distance(Relation index)
 	if (IndexRelationGetNumberOfAttributes(index) != 1 || attribute->attlen != -1 ||
 		!OidIsValid(function = index_getprocid(index, 1, 1)))
 		return false;
-	return get_func_rettype(function) == FLOAT8OID && get_func_nargs(function) == 2;
+	return get_func_rettype(function) == FLOAT8OID && get_func_nargs(function) == 2 &&
+		func_parallel(function) == PROPARALLEL_SAFE;
 }

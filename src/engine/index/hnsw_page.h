@@ -111,6 +111,7 @@ typedef struct HnswShared
 	int			m;
 	int			ef;				/* candidates that an insertion chooses from */
 	int			walks;			/* how often was one begun? */
+	int			passes;			/* of the walk */
 	BlockNumber nblocks;		/* that the bitmaps are for */
 	uint32		words_a_block;
 	dsm_handle	handle;			/* of the bitmaps; or they are in the leader's

@@ -28,6 +28,7 @@ static bool is_same(const ItemPointerData *a, const ItemPointerData *b);
 static void widen_beam(HnswScan *scan, const char *query, int layer, int most,
 					   HnswNode *beam, int *nbeam);
 static int	compare_nodes(const void *a, const void *b);
+static void close_gaps(ItemPointerData *new, const ItemPointerData *old, int count, int start, int end);
 static int	worst_link(HnswScan *scan, const HnswNode *host, int layer, const ItemPointerData *links,
 					   const ItemPointerData *tid, const char *vector);
 
@@ -393,19 +394,27 @@ hnsw_put_link(HnswScan *scan, const HnswNode *host, int layer,
 
 	do
 	{
+		bool		is_there = false;
+
 		CHECK_FOR_INTERRUPTS();
 		ItemPointerSetInvalid(replaced);
 		change.count = hnsw_read_list(scan, host, old);
 		if (change.count == 0)
 			return false;
+		close_gaps(new, old, change.count, start, end);
 		place = -1;
 		for (int i = start; i < end; i++)
 		{
-			if (is_same(&old[i], tid))
-				return true;
+			is_there |= is_same(&new[i], tid);
 			if (place < 0 &&
-				(!ItemPointerIsValid(&old[i]) || hnsw_has_bit(scan, scan->dead, &old[i])))
+				(!ItemPointerIsValid(&new[i]) || hnsw_has_bit(scan, scan->dead, &new[i])))
 				place = i;
+		}
+		if (is_there)
+		{
+			if (memcmp(new, old, change.count * sizeof(ItemPointerData)) == 0)
+				return true;
+			continue;
 		}
 		if (place < 0)
 		{
@@ -416,10 +425,28 @@ hnsw_put_link(HnswScan *scan, const HnswNode *host, int layer,
 			place += vector == NULL ? 0 : start;
 			*replaced = old[place];
 		}
-		memcpy(new, old, change.count * sizeof(ItemPointerData));
 		new[place] = *tid;
 	} while (hnsw_write_lists(scan, &change, 1) > 0);
 	return true;
+}
+
+/*
+ * close_gaps
+ *		Copy a list, one layer without gaps: a link after a free place isn't followed.
+ *
+ * An insertion leaves one if it has chosen a place in a list that was longer then.
+ */
+static void
+close_gaps(ItemPointerData *new, const ItemPointerData *old, int count, int start, int end)
+{
+	int			next = start;
+
+	memcpy(new, old, count * sizeof(ItemPointerData));
+	for (int i = start; i < end; i++)
+		if (ItemPointerIsValid(&old[i]))
+			new[next++] = old[i];
+	while (next < end)
+		ItemPointerSetInvalid(&new[next++]);
 }
 
 /* worst_link -- which of its links would an element give up for one to another?  -1: none. */

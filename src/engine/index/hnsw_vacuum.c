@@ -280,16 +280,15 @@ hnsw_next_stage(TableVacuum *vacuum, int number)
 	HnswShared *hnsw = index_area(vacuum, number);
 
 	Assert(is_leader(vacuum));
+	if (hnsw->stage == HNSW_REMOVE)
+		hnsw->rows_are_removed = index_blocks_are_claimed(vacuum, number);
+	/* a pass that wasn't whole proves nothing; and the failsafe leaves the graph as it is */
+	if (!index_blocks_are_claimed(vacuum, number) || pg_atomic_read_u64(&hnsw->ndead) == 0 ||
+		failsafe_check(vacuum))
+		hnsw->stage = HNSW_DONE;
 	switch (hnsw->stage)
 	{
 		case HNSW_REMOVE:
-			/* in the failsafe not all may have been passed over */
-			hnsw->rows_are_removed = index_blocks_are_claimed(vacuum, number);
-			if (!hnsw->rows_are_removed || pg_atomic_read_u64(&hnsw->ndead) == 0)
-			{
-				hnsw->stage = HNSW_DONE;
-				return;
-			}
 			settle_entry(vacuum, number, false);
 			hnsw->stage = HNSW_REPAIR;
 			break;
@@ -358,6 +357,7 @@ begin_walk(TableVacuum *vacuum, int number)
 
 	hnsw->stage = HNSW_CONFIRM;
 	hnsw->walks++;
+	hnsw->passes = 0;
 	pg_atomic_write_u64(&hnsw->unconfirmed, 0);
 	pg_atomic_write_u64(&hnsw->reached, 0);
 	/* and settled, which is behind it */
@@ -394,6 +394,7 @@ stage_after_walk(TableVacuum *vacuum, int number)
 	}
 	if (!hnsw->has_entry || hnsw->stage == HNSW_LINK)
 		return HNSW_MARK;
+	hnsw->passes++;
 	return pg_atomic_exchange_u64(&hnsw->reached, 0) > 0 ? HNSW_WALK : HNSW_LINK;
 }
 

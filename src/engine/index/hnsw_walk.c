@@ -5,7 +5,8 @@
  *
  * A walk over layer 0 goes over the blocks in their order, again and again: a reached
  * element passes that on to those that it leads to.  Blocks of which all elements have
- * done so are left out the next time.  It ends when nothing new is reached.
+ * done so are left out the next time.  It ends when nothing new is reached.  If that takes
+ * many passes, as in a long graph, the last one follows each link at once.
  *
  * README.md says which links an element gets that isn't reached, and why all that is
  * reached stays so.
@@ -24,6 +25,9 @@
 #include "debug_point.h"
 #include "engine/index/hnsw_page.h"
 #include "pace/pace.h"
+
+/* after so many passes links are followed at once */
+#define MAX_PASSES	16
 
 static bool pass_on(HnswScan *scan, const HnswNode *node, int *nreached);
 static bool is_confirmed(HnswScan *scan, BlockNumber blkno);
@@ -85,13 +89,15 @@ pass_on(HnswScan *scan, const HnswNode *node, int *nreached)
 	int			count = hnsw_own_list(scan, node, links);
 	bool		same_page = false;
 
-	/* layer 0 comes last */
-	for (int i = count - 2 * scan->m; i < count; i++)
+	/* layer 0 comes last; searches go up to the first free place */
+	for (int i = count - 2 * scan->m; i < count && ItemPointerIsValid(&links[i]); i++)
 	{
-		if (!ItemPointerIsValid(&links[i]) || !hnsw_set_bit(scan, scan->reached, &links[i]))
+		if (!hnsw_set_bit(scan, scan->reached, &links[i]))
 			continue;
 		(*nreached)++;
 		same_page |= ItemPointerGetBlockNumber(&links[i]) == ItemPointerGetBlockNumber(&node->tid);
+		if (scan->hnsw->passes >= MAX_PASSES)
+			reach_from(scan, &links[i]);
 	}
 	return same_page;
 }
@@ -226,8 +232,8 @@ static void
 reach_from(HnswScan *scan, const ItemPointerData *tid)
 {
 	ItemPointerData links[HNSW_MAX_LINKS];
-	int			size = 1024;
-	int			npending = 1;
+	Size		size = 1024;
+	Size		npending = 1;
 	ItemPointerData *pending = palloc_array(ItemPointerData, size);
 
 	(void) hnsw_set_bit(scan, scan->reached, tid);
@@ -242,13 +248,14 @@ reach_from(HnswScan *scan, const ItemPointerData *tid)
 		if (!hnsw_read_node(scan, &next, 0, NULL, &node))
 			continue;
 		count = hnsw_read_list(scan, &node, links);
-		for (int i = Max(count - 2 * scan->m, 0); i < count; i++)
+		for (int i = Max(count - 2 * scan->m, 0); i < count && ItemPointerIsValid(&links[i]); i++)
 		{
-			if (!ItemPointerIsValid(&links[i]) || !hnsw_set_bit(scan, scan->reached, &links[i]))
+			if (!hnsw_set_bit(scan, scan->reached, &links[i]))
 				continue;
 			if (npending == size)
-				pending = repalloc_array(pending, ItemPointerData, size *= 2);
+				pending = repalloc_huge(pending, (size *= 2) * sizeof(ItemPointerData));
 			pending[npending++] = links[i];
 		}
 	}
+	pfree(pending);
 }

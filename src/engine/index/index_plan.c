@@ -65,7 +65,9 @@ index_measure(TableVacuum *vacuum, bool is_tiny)
 
 		vacuum->index_blocks[i] = is_tiny && known > 0 && known < min_parallel_index_scan_size ?
 			known : relation_blocks(index);
-		find_kind(vacuum, i);
+		/* a damaged index is in the way of no VACUUM that passes over indexes */
+		if (vacuum->shared->do_index_vacuuming && !VacuumFailsafeActive)
+			find_kind(vacuum, i);
 	}
 }
 
