@@ -4,7 +4,7 @@
 #   make installcheck PG_CONFIG=...              regression and isolation tests on a running server with pg_cyclone preloaded
 #   make image-volume IMAGE_VOLUME=/folder PG_CONFIG=...   the files apart from a server's, as CloudNativePG mounts them
 #   make dist                                    build/pg_cyclone-VERSION.zip for PGXN, of the last commit
-#   make demo  [DEMO_ARGS="--rows 500000"]       a full disk, a big table, a latency target: three parts, each with its figure; a picture into build
+#   make demo  [DEMO_ARGS="--rows 500000"]       a full disk, a big table, an adaptive delay: three parts, each with its figure; a picture into build
 #   make try                                     psql on a server with pg_cyclone, which is gone when psql ends
 #   make figures                                 the pictures and tables of README and docs/, of the results in bench/saved
 #   make check [PG_VERSIONS=18] [PYTEST_ARGS=-v] the tests on embedded PostgreSQL 18, and on 17 and 19 what can differ there, after make tidy
@@ -37,7 +37,7 @@
 #   make bench-vectors [VECTORS_ARGS="--rows 20000"]  an HNSW index of pgvector, whose source CYCLONE_PGVECTOR names
 #   make bench-tables [TABLES_ARGS="--rounds 5"] a database of many small tables
 #   make bench-large [SIZE=4] [BASE=/on/a/disk] [LARGE_ARGS="--rounds 1"]  a table of SIZE GB, larger than memory at best, into bench/results/large
-#   make bench-pace                              how exact budgets are, and what auto makes of loads
+#   make bench-pace                              how exact budgets are, and what the adaptive delay makes of loads
 #   make bench-guards [BENCH_ARGS="--base /dev/shm"]   the lag of a slow standby while VACUUM runs, with and without a bound
 #   make bench-compaction [COMPACTION_ARGS="--minutes 3"]  a week in an hour: sizes with autovacuum alone, and with compaction
 #   make bench-views [VIEWS_ARGS="--tables 1000"]  how long the views about all tables take

@@ -1,7 +1,7 @@
 """Measures what it is worth that autovacuum runs on pg_cyclone's engine, and what it costs those who don't use it.
 
 churn: two tables that change all the time, and autovacuum with the server's defaults, by PostgreSQL, by the engine, and by the engine
-with the latency target auto. Each transaction updates four rows of `updated`, an indexed column among them, and replaces four rows of
+with an adaptive delay. Each transaction updates four rows of `updated`, an indexed column among them, and replaces four rows of
 `replaced`, that is deletes and inserts them; each client draws from rows of its own. Both tables always have as many rows, of the same
 size, as at the start, when they were loaded, indexed and frozen: each byte that heap and indexes have beyond the start is bloat. Files
 don't shrink while rows at their end are in use: bloat is a high-water mark.
@@ -48,7 +48,7 @@ CORE = "PostgreSQL"
 CONTENDERS = {
     CORE: {"cyclone.autovacuum": "off"},
     "pg_cyclone": {"cyclone.autovacuum": "on"},
-    "pg_cyclone, target auto": {"cyclone.autovacuum": "on", "cyclone.autovacuum_latency_target": "auto"},
+    "pg_cyclone, adaptive delay": {"cyclone.autovacuum": "on", "cyclone.adaptive_delay": "on"},
 }
 SAMPLE = """
     SELECT sum(pg_relation_size(relid) + pg_indexes_size(relid))::bigint, sum(n_dead_tup)::bigint

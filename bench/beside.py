@@ -22,7 +22,7 @@ PERCENTILE = 95
 CLIENTS = 8
 MOST_SECONDS = 3
 CANCEL_SECONDS = 0.5
-AUTO = {"cyclone.latency_target": "auto"}
+AUTO = {"cyclone.adaptive_delay": "on"}
 # How many times the table has been scanned
 QUERY = """
     SELECT vacuum_count + coalesce(heap_blks_scanned::float8 / nullif(heap_blks_total, 0), 0)

@@ -246,7 +246,7 @@ def draw_latency(saved: dict):
                 middle, spread = point["harm"][percent]["median"], point["harm"][percent]
                 panel.errorbar(point["seconds"]["median"], middle, yerr=[[middle - spread["low"]], [spread["high"] - middle]], color=color,
                                capsize=3, linewidth=1)  # fmt: skip
-                name = re.sub(r"(\d+) a \d+ ms", r"\1", point["title"].split(", ", 1)[1].removeprefix("latency target "))
+                name = re.sub(r"(\d+) a \d+ ms", r"\1", point["title"].split(", ", 1)[1])
                 at, offset, sides = LABELS[place]
                 panel.annotate(name, (point["seconds"]["median"], spread[at]), offset, **sides,
                                textcoords="offset points", color=color, fontsize=10, path_effects=HALO)  # fmt: skip

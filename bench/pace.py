@@ -2,7 +2,7 @@
 
 How well a team keeps to the budget of cost-based delay: what it costs a second, as a part of what the settings allow, for
 PostgreSQL's VACUUM in one process and pg_cyclone's with workers.
-And what others take with the latency target auto beside slow and fast loads, bursts, and one that grows tenfold (loads): a VACUUM runs
+And what others take with the adaptive delay beside slow and fast loads, bursts, and one that grows tenfold (loads): a VACUUM runs
 without a break, and pgbench beside it.
 """
 

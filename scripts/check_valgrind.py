@@ -1,4 +1,4 @@
-"""VACUUMs of each kind, with workers, errors, old snapshots and a latency target, and the views and functions of schema cyclone, on
+"""VACUUMs of each kind, with workers, errors, old snapshots and an adaptive delay, and the views and functions of schema cyclone, on
 a server that runs under valgrind's memcheck; then the repository's SQL tests and isolation specs on it.
 
 `make check-valgrind PGSRC=<source tree of PostgreSQL 17, 18 or 19>`. CYCLONE_PG17, CYCLONE_PG18 or CYCLONE_PG19 names a PostgreSQL that was configured
@@ -80,7 +80,7 @@ def vacuum_in_all_ways(conn: psycopg.Connection, old: psycopg.Connection, writer
     change(12)
     run(f"VACUUM (PARALLEL 2, VERBOSE, INDEX_CLEANUP on) {tables}")
     change(12)
-    run(f"VACUUM (PARALLEL 0, FREEZE, LATENCY_TARGET auto) {tables}")
+    run(f"VACUUM (PARALLEL 0, FREEZE, ADAPTIVE_DELAY) {tables}")
     old.execute("BEGIN ISOLATION LEVEL REPEATABLE READ; SELECT FROM pg_class LIMIT 1")
     change(12)
     run(f"VACUUM (FULL, PARALLEL 2, VERBOSE) {tables}")
@@ -142,7 +142,7 @@ def shrink_beside_the_excluded(conn: psycopg.Connection, other: psycopg.Connecti
 
 
 def vacuum_beside_others(server: Cluster, conn: psycopg.Connection) -> None:
-    """VACUUM with a latency target, while one session works and another reads the views."""
+    """VACUUM with an adaptive delay and without, while one session works and another reads the views."""
     ended = threading.Event()
     seen = {"progress": 0, "pace": 0, "statements": 0}
 
@@ -163,9 +163,9 @@ def vacuum_beside_others(server: Cluster, conn: psycopg.Connection) -> None:
     for other in others:
         other.start()
     try:
-        for target in ("1ms", "1s", "auto"):
+        for adaptive in ("off", "on"):
             for option in ("PARALLEL 2, VERBOSE, DISABLE_PAGE_SKIPPING", "FULL INPLACE"):
-                conn.execute(f"VACUUM ({option}, LATENCY_TARGET '{target}') plain, moved")
+                conn.execute(f"VACUUM ({option}, ADAPTIVE_DELAY {adaptive}) plain, moved")
     finally:
         ended.set()
         for other in others:

@@ -2,7 +2,7 @@
 
 1. A table of 1 GB becomes small while pgbench uses it and the disk has 300 kB left.
 2. VACUUM of one table with several processes, beside PostgreSQL's own, on equal copies of the data.
-3. VACUUM beside pgbench: PostgreSQL's with its default delay and without one, and the latency target auto: what each takes, and what
+3. VACUUM beside pgbench: PostgreSQL's with its default delay and without one, and an adaptive delay: what each takes, and what
    pgbench's statements take meanwhile.
 
 Fetches PostgreSQL 18 and builds the extension. Afterwards amcheck and other checks prove that all is sound, and contents are compared.
@@ -276,7 +276,7 @@ def pace(original: Cluster, options, console: Console) -> tuple[list[Beside], bo
     ways = [
         Beside("PostgreSQL, default delay", {"cyclone.enabled": "off", "vacuum_cost_delay": "2ms"}),
         Beside("PostgreSQL, no delay", {"cyclone.enabled": "off"}),
-        Beside("pg_cyclone, auto", AUTO),
+        Beside("pg_cyclone, adaptive delay", AUTO),
     ]
     for way in ways:
         with original.copy() as copy, _busy(console, f"a copy of the table, and VACUUM of it beside pgbench by {way.name}"):
@@ -365,7 +365,7 @@ def main() -> int:
             )
         original.stop()
         contenders, equal = race(original, options, console)
-        console.rule("3. VACUUM beside pgbench: a delay, no delay, and the latency target auto")
+        console.rule("3. VACUUM beside pgbench: a delay, no delay, and an adaptive delay")
         ways, sound = pace(original, options, console)
     from demo_picture import draw  # here, as numpy starts threads, with which there is no small disk
 

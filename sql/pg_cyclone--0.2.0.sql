@@ -150,18 +150,18 @@ COMMENT ON COLUMN pace_details.datid IS 'OID of the database';
 COMMENT ON COLUMN pace_details.datname IS 'Name of the database';
 COMMENT ON COLUMN pace_details.relid IS 'OID of the table being vacuumed';
 COMMENT ON COLUMN pace_details.relation IS 'The table; null if it is in another database';
-COMMENT ON COLUMN pace_details.limited_by IS 'The limit that keeps the VACUUM from going faster: "nothing"; "cost delay"; with LATENCY_TARGET auto "other sessions" (it is faster than its cost delay, as much as they allow), "learning" (at its cost delay, to see what they take then) or "floor" (at its cost delay, as more would make them wait); or "WAL rate" (cyclone.max_wal_rate), "replica lag" (cyclone.max_replica_lag), "disk space" (cyclone.min_free_disk), "paused" (by cyclone.pause()), or "nothing (failsafe)"';
+COMMENT ON COLUMN pace_details.limited_by IS 'The limit that keeps the VACUUM from going faster: "nothing"; "cost delay"; with an adaptive delay "other sessions" (it is faster than its cost delay, as much as they allow), "learning" (at its cost delay, to see what they take then) or "floor" (at its cost delay, as more would make them wait); or "WAL rate" (cyclone.max_wal_rate), "replica lag" (cyclone.max_replica_lag), "disk space" (cyclone.min_free_disk), "paused" (by cyclone.pause()), or "nothing (failsafe)"';
 COMMENT ON COLUMN pace_details.figure IS 'The figure that limited_by bounds: cost a second, bytes of WAL a second (the bound itself), lag in seconds, bytes that are free in the file system of pg_wal, or for how many seconds it has been paused; null for other limits';
 COMMENT ON COLUMN pace_details.bound IS 'The bound of figure, in its unit';
 COMMENT ON COLUMN pace_details.held_by IS 'Name of the role that has paused it, application name of the standby or subscriber that lags, or what VACUUM waits for where the disk gets full: who retains WAL, or "full disk"; null for other limits';
 COMMENT ON COLUMN pace_details.asleep IS 'Share of their time that the processes sleep to keep to the budget, 0 to 1; null while the server''s code cleans up an index';
 COMMENT ON COLUMN pace_details.rate IS 'What all processes of the VACUUM together cost recently, in cost a second; null if it is not counted, as there is no cost-based delay, or not known: in the first moments, and while the server''s code cleans up an index';
-COMMENT ON COLUMN pace_details.budget IS 'Budget of all processes of the VACUUM together by cost-based delay, in cost a second by vacuum_cost_page_hit and its like; with LATENCY_TARGET auto it is the floor, and rate may be more; null if there is none';
-COMMENT ON COLUMN pace_details.added IS 'How many processes at work, on average, LATENCY_TARGET auto adds to the cost delay of all VACUUMs that have it, together; null without it, and if nothing bounds them';
-COMMENT ON COLUMN pace_details.others_at_work IS 'How many processes of other sessions are at work or wait for that, on average over five seconds, as LATENCY_TARGET auto sees them; null without it';
-COMMENT ON COLUMN pace_details.others_take IS 'How many times as long as alone on the machine other sessions take now, by how long they ran and waited; null without LATENCY_TARGET auto, if it is not known, and if nobody was at work for a second';
+COMMENT ON COLUMN pace_details.budget IS 'Budget of all processes of the VACUUM together by cost-based delay, in cost a second by vacuum_cost_page_hit and its like; with an adaptive delay it is the floor, and rate may be more; null if there is none';
+COMMENT ON COLUMN pace_details.added IS 'How many processes at work, on average, the adaptive delay adds to the cost delay of all VACUUMs that have it, together; null without it, and if nothing bounds them';
+COMMENT ON COLUMN pace_details.others_at_work IS 'How many processes of other sessions are at work or wait for that, on average over five seconds, as the adaptive delay sees them; null without it';
+COMMENT ON COLUMN pace_details.others_take IS 'How many times as long as alone on the machine other sessions take now, by how long they ran and waited; null without an adaptive delay, if it is not known, and if nobody was at work for a second';
 COMMENT ON COLUMN pace_details.others_would_take IS 'The same, if nothing were added to the cost delay, as it was at times; null if it is not known yet';
-COMMENT ON COLUMN pace_details.shared_by IS 'How many VACUUMs of the server have LATENCY_TARGET auto, and share what is added; null without it';
+COMMENT ON COLUMN pace_details.shared_by IS 'How many VACUUMs of the server have an adaptive delay, and share what is added; null without it';
 
 CREATE VIEW pace AS
 SELECT v.pid, v.datname, v.relation, v.limited_by, pg_catalog.round(v.figure::numeric, 1)::float8 AS figure,
@@ -388,7 +388,7 @@ COMMENT ON COLUMN history_details.started_by IS 'How it was started: by a "comma
 COMMENT ON COLUMN history_details.run_by IS '"engine" or, in autovacuum, "server": it was left to PostgreSQL''s own VACUUM, of which only times, pages and WAL are known';
 COMMENT ON COLUMN history_details.usename IS 'Name of the command''s user';
 COMMENT ON COLUMN history_details.operation IS '"VACUUM", "FULL REWRITE", "FULL INPLACE" or, since PostgreSQL 19, "REPACK"';
-COMMENT ON COLUMN history_details.options IS 'Options of a command as they held for the table, from the statement, the table or a setting; null if there were none. FULL and its kind are the operation; LATENCY_TARGET and BUFFER_USAGE_LIMIT are not recorded';
+COMMENT ON COLUMN history_details.options IS 'Options of a command as they held for the table, from the statement, the table or a setting; null if there were none. FULL and its kind are the operation; ADAPTIVE_DELAY and BUFFER_USAGE_LIMIT are not recorded';
 COMMENT ON COLUMN history_details.outcome IS '"done", "cancelled" (by a user, for a session that waited for the table, by the end of the process or of the server) or "failed"';
 COMMENT ON COLUMN history_details.forced IS 'Was it an autovacuum that the table''s age had forced, to prevent wraparound?';
 COMMENT ON COLUMN history_details.rows_removed IS 'Rows removed; like all that follows up to bytes_after null if it is not known, as after an error';
@@ -399,7 +399,7 @@ COMMENT ON COLUMN history_details.bytes_before IS 'Size of the table and its ind
 COMMENT ON COLUMN history_details.bytes_after IS 'The same size at the end, in bytes';
 COMMENT ON COLUMN history_details.workers_launched IS 'Parallel workers launched; in FULL INPLACE, to move rows, the most at a time';
 COMMENT ON COLUMN history_details.wal_bytes IS 'WAL written, in bytes, by all processes';
-COMMENT ON COLUMN history_details.slept_seconds IS 'How long all processes together slept for cost-based delay or a latency target, in seconds; null if it is not known';
+COMMENT ON COLUMN history_details.slept_seconds IS 'How long all processes together slept for cost-based delay, in seconds; null if it is not known';
 COMMENT ON COLUMN history_details.held IS 'How long at least one of its processes was held by each guard, in seconds: "pause" (cyclone.pause()), "WAL rate" (cyclone.max_wal_rate), "lag" (cyclone.max_replica_lag), "disk" (cyclone.min_free_disk); null if none was, or if it is not known';
 COMMENT ON COLUMN history_details.audited_pages IS 'How many pages of the table and its indexes were judged twice, by cyclone.audit; a page counts each time; of FULL REWRITE and REPACK pages of the old table and of new btrees; null if it is not by the engine, or not done';
 COMMENT ON COLUMN history_details.audit_failed IS 'Did it end because verdicts of an audit differed? Then a report is in the folder pg_cyclone of the data directory';

@@ -74,7 +74,7 @@
 	SETTING(parking, 0, INT_MAX, PGC_SUSET, \
 			"How many times a worker takes its next piece of work for each time that it is parked by chance. It looks for a place again after the same number of ms. 0 is never.") \
 	SETTING(price, 0, INT_MAX, PGC_SUSET, \
-			"How many times as long a process sleeps with a latency target. 0 is once.") \
+			"How many times as long a process sleeps with an adaptive delay. 0 is once.") \
 	SETTING(queue_age, 0, INT_MAX, PGC_SUSET, \
 			"The age in ms of transactions behind which FULL INPLACE queues for a table's lock.") \
 	SETTING(ring_turn, 0, 64, PGC_SUSET, \

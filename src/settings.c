@@ -4,7 +4,7 @@
  *	  The configuration parameters, all named cyclone.*.
  *
  * Every parameter is defined here, and read through its variable.  The exceptions are
- * those about latency in pace/pace_settings.c, those of compaction/compaction.c, and
+ * the one in pace/pace_settings.c, those of compaction/compaction.c, and
  * those of debug_point.c, which only builds for tests have.
  *
  * Portions Copyright (c) 2026, the pg_cyclone developers
@@ -87,8 +87,7 @@ static const struct
 	{"cyclone.compaction_window", "cyclone.compaction", "off"},
 	{"cyclone.max_replica_lag", "cyclone.max_replica_lag", "1s"},
 	{"cyclone.max_wal_rate", "cyclone.max_wal_rate", "1MB"},
-	{"cyclone.latency_target", "cyclone.latency_target", "auto"},
-	{"cyclone.autovacuum_latency_target", "cyclone.autovacuum_latency_target", "auto"},
+	{"cyclone.adaptive_delay", "cyclone.adaptive_delay", "on"},
 };
 
 static bool is_in_files[lengthof(mistakes)];

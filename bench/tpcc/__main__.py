@@ -2,7 +2,7 @@
 
 A load in the manner of TPC-C runs at a rate that the machine can keep up with. After a while all large tables are vacuumed,
 in each run with other settings, and the time that each New-Order takes is kept. Every run starts from an equal
-copy of one data directory. The settings are no delay and budgets, of both engines, and the latency target auto: harm against time.
+copy of one data directory. The settings are no delay and budgets, of both engines, and the adaptive delay: harm against time.
 `make bench-tpcc TPCC_ARGS="--only core-no-delay cyclone-no-delay --warehouses 4"`.
 """
 
@@ -22,7 +22,7 @@ USUAL_BUDGETS = [Budget(limit, 2) for limit in (200, 400, 800, 1600, 3200)]
 def parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="tpcc", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", nargs="+", metavar="NAME", help="the settings to run (default: all): core-no-delay, cyclone-no-delay,"
-                        " core-LIMIT/MS and cyclone-LIMIT/MS of each budget, cyclone-target")  # fmt: skip
+                        " core-LIMIT/MS and cyclone-LIMIT/MS of each budget, cyclone-adaptive")  # fmt: skip
     parser.add_argument("--budget", nargs="+", type=_parse_budget, default=USUAL_BUDGETS, metavar="LIMIT/MS",
                         help="vacuum_cost_limit and vacuum_cost_delay in ms"
                         f" (default: {' '.join(map(str, USUAL_BUDGETS))})")  # fmt: skip

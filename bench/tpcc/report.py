@@ -10,10 +10,10 @@ from dataclasses import dataclass
 from beside import percentile
 from grid import Grid, Spread
 from tpcc.measure import Experiment, Run
-from tpcc.settings import CORE_CURVE, CYCLONE_CURVE, TARGET_CURVE
+from tpcc.settings import ADAPTIVE_CURVE, CORE_CURVE, CYCLONE_CURVE
 
 PERCENTILES = (95, 99)
-CURVES = (CORE_CURVE, CYCLONE_CURVE, TARGET_CURVE)
+CURVES = (CORE_CURVE, CYCLONE_CURVE, ADAPTIVE_CURVE)
 LEAST_SHARE = 0.95  # of the rate that a load must have kept to
 
 

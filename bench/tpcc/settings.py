@@ -1,12 +1,12 @@
-"""The ways to vacuum that are compared: no delay and budgets, by each engine, and the latency target."""
+"""The ways to vacuum that are compared: no delay and budgets, by each engine, and the adaptive delay."""
 
 from dataclasses import dataclass
 
-TARGET = "cyclone-target"
+ADAPTIVE = "cyclone-adaptive"
 # Curves of harm against time, and of which settings they consist
 CORE_CURVE = "PostgreSQL, budgets"
 CYCLONE_CURVE = "pg_cyclone, budgets"
-TARGET_CURVE = "pg_cyclone, latency target"
+ADAPTIVE_CURVE = "pg_cyclone, adaptive delay"
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,7 @@ class Budget:
 
 
 def all_settings(budgets: list[Budget]) -> list[Setting]:
-    """Return the points of the curves of harm against time: no delay and these budgets, by each engine, and the target.
+    """Return the points of the curves of harm against time: no delay and these budgets, by each engine, and the adaptive one.
 
     Engines take turns, so that what changes in the machine meets both.
     """
@@ -45,5 +45,5 @@ def all_settings(budgets: list[Budget]) -> list[Setting]:
     paces += [(str(budget), f"{budget.limit} a {budget.delay_ms} ms", budget.parameters()) for budget in budgets]
     found = [Setting(f"{engine}-{name}", f"{called}, {title}", curve, common | parameters)
              for name, title, parameters in paces for engine, called, curve, common in engines]  # fmt: skip
-    target = {"vacuum_cost_delay": "0", "cyclone.latency_target": "auto"}
-    return [*found, Setting(TARGET, "pg_cyclone, latency target auto", TARGET_CURVE, target)]
+    adaptive = {"vacuum_cost_delay": "0", "cyclone.adaptive_delay": "on"}
+    return [*found, Setting(ADAPTIVE, "pg_cyclone, adaptive delay", ADAPTIVE_CURVE, adaptive)]

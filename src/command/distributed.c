@@ -64,7 +64,7 @@ typedef struct OtherLibrary
 	OtherCatalog catalogs[3];
 	/* a Boolean setting by which it keeps out of VACUUM */
 	const char *off_switch;
-	/* does it vacuum the parts in this session, where a latency target holds? */
+	/* does it vacuum the parts in this session, which has the adaptive delay? */
 	bool		in_session;
 	/* does its hook run VACUUMs without calling the hooks behind it? */
 	bool		ends_vacuums;
@@ -94,7 +94,7 @@ static const OtherLibrary libraries[] = {
 			{"pg_dist_node",.is_for_database = true}
 		},
 		.off_switch = "citus.enable_ddl_propagation",
-		.hint = gettext_noop("Leave the option out and set cyclone.latency_target on each node, or run the statement on each node, with the names of its shards, after SET citus.enable_ddl_propagation = off."),
+		.hint = gettext_noop("Leave the option out and set cyclone.adaptive_delay on each node, or run the statement on each node, with the names of its shards, after SET citus.enable_ddl_propagation = off."),
 	},
 	{
 		.extension = "timescaledb",
@@ -166,15 +166,16 @@ static const char *
 option_in_the_way(const VacuumOptions *options, bool in_session)
 {
 	bits32		flags = options->params.options;
+	bool		has_delay = options->adaptive_delay != VACOPTVALUE_UNSPECIFIED;
 
 	if (flags & VACOPT_INPLACE)
 		return "VACUUM option FULL INPLACE";
 	if (options->is_repack)
 		return options->params.nworkers != 0 ? "REPACK option PARALLEL" : NULL;
 	if (flags & VACOPT_FULL)
-		return options->has_latency_target ? "VACUUM options FULL and LATENCY_TARGET" :
+		return has_delay ? "VACUUM options FULL and ADAPTIVE_DELAY" :
 			options->params.nworkers > 0 ? "VACUUM options FULL and PARALLEL" : NULL;
-	return options->has_latency_target && !in_session ? "VACUUM option LATENCY_TARGET" : NULL;
+	return has_delay && !in_session ? "VACUUM option ADAPTIVE_DELAY" : NULL;
 }
 
 /* distributed_table_is_for_other -- see distributed.h. */

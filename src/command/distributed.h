@@ -17,7 +17,7 @@
  *		Must a VACUUM or REPACK of these relations, or of the whole database if there
  *		are none, go to another library?  options are the statement's.
  *
- * The statement is a REPACK, a VACUUM with FULL, INPLACE or LATENCY_TARGET, or one that an
+ * The statement is a REPACK, a VACUUM with FULL, INPLACE or ADAPTIVE_DELAY, or one that an
  * audit has ended.  Names are looked up without a lock, and names that don't exist are
  * skipped: distributed_table_is_for_other decides on a table that is locked.  Raises an error
  * if the other library can't do what the statement says.

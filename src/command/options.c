@@ -9,7 +9,7 @@
  * position.  So this file must refuse whatever the server refuses.  If it refuses more,
  * the server runs the statement.
  *
- * The exceptions are DRY_RUN, LATENCY_TARGET, FULL REWRITE, FULL INPLACE, PARALLEL with
+ * The exceptions are DRY_RUN, ADAPTIVE_DELAY, FULL REWRITE, FULL INPLACE, PARALLEL with
  * FULL and PARALLEL of REPACK.  The server doesn't know these, so we raise their errors.
  *
  * Takes no locks and reads no catalogs.
@@ -55,8 +55,8 @@ static bool read_index_cleanup(const DefElem *def, VacOptValue *value);
 static bool read_truncate(const DefElem *def, VacOptValue *value);
 static bool read_parallel(const DefElem *def, int *nworkers);
 static bool read_ring_size(const DefElem *def, int *ring_size_kb);
-static void read_latency_target(const DefElem *def, VacuumOptions *options);
 static const char *option_string(const DefElem *def);
+static bool read_our_bool(const DefElem *def, const char *name);
 static bool read_bool(const DefElem *def, bool *value);
 static const char *hint_for_unknown(const char *name);
 static void explain_full(const DefElem *def);
@@ -103,10 +103,7 @@ vacuum_options_have_dry_run(const VacuumStmt *stmt, bool *on)
 		if (strcmp(def->defname, "dry_run") != 0)
 			continue;
 		found = true;
-		if (!read_bool(def, on))
-			ereport(ERROR,
-					(errcode(ERRCODE_SYNTAX_ERROR),
-					 errmsg("DRY_RUN requires a Boolean value")));
+		*on = read_our_bool(def, "DRY_RUN");
 	}
 	return found;
 }
@@ -159,7 +156,7 @@ vacuum_options_for_server(List *list)
 
 	foreach_node(DefElem, def, list)
 	{
-		if (strcmp(def->defname, "latency_target") == 0)
+		if (strcmp(def->defname, "adaptive_delay") == 0)
 			continue;
 		if (strcmp(def->defname, "full") == 0)
 		{
@@ -187,8 +184,8 @@ vacuum_options_explain_faults(const VacuumStmt *stmt)
 					(errcode(ERRCODE_SYNTAX_ERROR),
 					 errmsg("unrecognized VACUUM option \"%s\"", def->defname),
 					 errhint("%s", _(hint_for_unknown(def->defname)))));
-		else if (strcmp(def->defname, "latency_target") == 0)
-			vacuum_options_need_engine("LATENCY_TARGET");
+		else if (strcmp(def->defname, "adaptive_delay") == 0)
+			vacuum_options_need_engine("ADAPTIVE_DELAY");
 		else if (strcmp(def->defname, "parallel") == 0)
 			explain_parallel(def);
 	}
@@ -206,8 +203,8 @@ hint_for_unknown(const char *name)
 		return gettext_noop("VACUUM (FULL INPLACE) makes a table small while others use it.");
 	if (strcmp(name, "dryrun") == 0)
 		return gettext_noop("Perhaps you meant DRY_RUN.");
-	if (strncmp(name, "latency", strlen("latency")) == 0 && strcmp(name, "latency_target") != 0)
-		return gettext_noop("Perhaps you meant LATENCY_TARGET.");
+	if (strncmp(name, "adaptive", strlen("adaptive")) == 0 && strcmp(name, "adaptive_delay") != 0)
+		return gettext_noop("Perhaps you meant ADAPTIVE_DELAY.");
 	return NULL;
 }
 
@@ -293,9 +290,10 @@ read_option(const DefElem *def, VacuumOptions *options)
 		return read_truncate(def, &params->truncate);
 	if (strcmp(def->defname, "parallel") == 0)
 		return read_parallel(def, &params->nworkers);
-	if (strcmp(def->defname, "latency_target") == 0)
+	if (strcmp(def->defname, "adaptive_delay") == 0)
 	{
-		read_latency_target(def, options);
+		options->adaptive_delay = read_our_bool(def, "ADAPTIVE_DELAY") ?
+			VACOPTVALUE_ENABLED : VACOPTVALUE_DISABLED;
 		return true;
 	}
 
@@ -427,28 +425,6 @@ read_ring_size(const DefElem *def, int *ring_size_kb)
 }
 
 /*
- * read_latency_target
- *		Reads LATENCY_TARGET: auto or off.
- */
-static void
-read_latency_target(const DefElem *def, VacuumOptions *options)
-{
-	const char *word = option_string(def);
-
-	if (word == NULL)
-		ereport(ERROR,
-				(errcode(ERRCODE_SYNTAX_ERROR),
-				 errmsg("LATENCY_TARGET requires a value"),
-				 errhint("%s", _(PACE_TARGET_HINT))));
-	if (!pace_parse_latency_target(word, &options->latency_target))
-		ereport(ERROR,
-				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
-				 errmsg("invalid value for LATENCY_TARGET: \"%s\"", word),
-				 errhint("%s", _(PACE_TARGET_HINT))));
-	options->has_latency_target = true;
-}
-
-/*
  * option_string
  *		Returns an option's value as text; NULL if it has none, or one of another type.
  */
@@ -469,6 +445,19 @@ option_string(const DefElem *def)
 		default:
 			return NULL;
 	}
+}
+
+/* read_our_bool -- the value of an option that the server doesn't know; raises an error if it isn't Boolean. */
+static bool
+read_our_bool(const DefElem *def, const char *name)
+{
+	bool		on;
+
+	if (!read_bool(def, &on))
+		ereport(ERROR,
+				(errcode(ERRCODE_SYNTAX_ERROR),
+				 errmsg("%s requires a Boolean value", name)));
+	return on;
 }
 
 /*
@@ -533,8 +522,8 @@ options_agree(const VacuumStmt *stmt, const VacuumOptions *options)
 
 	if (flags & VACOPT_ONLY_DATABASE_STATS)
 	{
-		if (options->has_latency_target)
-			vacuum_options_refuse("LATENCY_TARGET", "ONLY_DATABASE_STATS");
+		if (options->adaptive_delay != VACOPTVALUE_UNSPECIFIED)
+			vacuum_options_refuse("ADAPTIVE_DELAY", "ONLY_DATABASE_STATS");
 		if (stmt->rels != NIL)
 			return false;
 		if (flags & ~(VACOPT_VACUUM | VACOPT_VERBOSE |

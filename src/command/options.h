@@ -24,8 +24,7 @@ typedef struct VacuumOptions
 	VacuumParams params;		/* reloptions not applied yet */
 	int			ring_size_kb;	/* BUFFER_USAGE_LIMIT, -1 if not given */
 	bool		is_repack;
-	bool		has_latency_target;
-	bool		latency_target; /* LATENCY_TARGET: auto or off */
+	VacOptValue adaptive_delay; /* ADAPTIVE_DELAY */
 } VacuumOptions;
 
 /*
@@ -34,8 +33,8 @@ typedef struct VacuumOptions
  *
  * Returns false if the server raises an error for them, or may raise one.  Raises an
  * error itself for options that the server doesn't know.  VACOPT_ONLY_DATABASE_STATS may
- * be set in the result: the caller checks whether it can do that.  index_cleanup and
- * truncate are VACOPTVALUE_UNSPECIFIED if the statement doesn't have them.
+ * be set in the result: the caller checks whether it can do that.  index_cleanup,
+ * truncate and adaptive_delay are VACOPTVALUE_UNSPECIFIED if the statement doesn't have them.
  */
 extern bool vacuum_options_read(const VacuumStmt *stmt, VacuumOptions *options);
 
@@ -72,7 +71,7 @@ extern void vacuum_options_explain_faults(const VacuumStmt *stmt);
 /*
  * vacuum_options_for_server
  *		Returns a list of the options that the server knows, and changes them: without
- *		LATENCY_TARGET, with FULL for FULL REWRITE, and without a FULL INPLACE that
+ *		ADAPTIVE_DELAY, with FULL for FULL REWRITE, and without a FULL INPLACE that
  *		another FULL follows, as the last one counts.
  *
  * A FULL INPLACE that counts comes last.  The server has another reason to refuse such a

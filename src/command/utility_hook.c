@@ -75,7 +75,7 @@ static void vacuum_lazily(const Call *call);
 static void go_on(const VacuumStmt *stmt);
 static void pass_on_for_server(const Call *call);
 static MemoryContext statement_context(void);
-static void check_target(const VacuumStmt *stmt, const VacuumOptions *options);
+static void check_adaptive_delay(const VacuumStmt *stmt, const VacuumOptions *options);
 static bool is_ours(const VacuumStmt *stmt, ProcessUtilityContext context,
 					VacuumOptions *options);
 static void run_ours(List *rels, const VacuumOptions *options);
@@ -145,7 +145,7 @@ come_first(ParseState *pstate, Query *query, compat_jumble_state *jstate)
 
 	if (query->commandType != CMD_UTILITY || !IsA(stmt, VacuumStmt) ||
 		ProcessUtility_hook == take_vacuum || overtaken_hook != NULL ||
-		!(options_have(stmt->options, "full") || options_have(stmt->options, "latency_target")) ||
+		!(options_have(stmt->options, "full") || options_have(stmt->options, "adaptive_delay")) ||
 		!settings_enabled() || !distributed_other_ends_vacuums())
 		return;
 
@@ -176,7 +176,7 @@ take_vacuum_first(PlannedStmt *pstmt, const char *query_string,
 /*
  * is_done
  *		Runs a VACUUM or REPACK that is ours.  Passes on to the next hook one that has
- *		options of ours, without these, and keeps to its latency target meanwhile.
+ *		options of ours, without these, and keeps to its adaptive delay meanwhile.
  *
  * Returns false if the statement is neither, and the caller has to pass it on.  Raises an
  * error if an option is not possible.  A function in an index expression may call this in
@@ -188,7 +188,7 @@ is_done(const Call *call)
 {
 	const VacuumStmt *stmt = (const VacuumStmt *) call->pstmt->utilityStmt;
 	VacuumOptions options;
-	bool		has_target;
+	bool		has_option;
 	bool		has_ours;
 
 	Assert(call->next != NULL);
@@ -203,12 +203,12 @@ is_done(const Call *call)
 		return false;
 	if (is_dry_run_done(call))
 		return true;
-	has_target = options_have(stmt->options, "latency_target");
-	has_ours = has_target || vacuum_options_are_ours(stmt);
+	has_option = options_have(stmt->options, "adaptive_delay");
+	has_ours = has_option || vacuum_options_are_ours(stmt);
 	if (!server_fits())
 	{
 		if (settings_enabled() && has_ours)
-			server_refuse_if_unfit("VACUUM options LATENCY_TARGET, FULL REWRITE and FULL INPLACE");
+			server_refuse_if_unfit("VACUUM options ADAPTIVE_DELAY, FULL REWRITE and FULL INPLACE");
 		return false;
 	}
 	vacuum_options_explain_faults(stmt);
@@ -227,17 +227,17 @@ is_done(const Call *call)
 		return false;
 
 	/* where the server refuses another option, it raises its error */
-	has_target = has_target && vacuum_options_read(stmt, &options);
-	if (has_target)
-		check_target(stmt, &options);
-	if (!has_target || pace_command_is_running())
+	has_option = has_option && vacuum_options_read(stmt, &options);
+	if (has_option)
+		check_adaptive_delay(stmt, &options);
+	if (!has_option || pace_command_is_running())
 	{
 		pass_on_for_server(call);
 		return true;
 	}
 	PG_TRY();
 	{
-		pace_begin_command(&options.latency_target);
+		pace_begin_command(options.adaptive_delay);
 		pass_on_for_server(call);
 	}
 	PG_FINALLY();
@@ -317,16 +317,16 @@ is_dry_run_done(const Call *call)
 }
 
 /*
- * check_target
- *		Raises an error if a lazy VACUUM can't keep to a latency target.
+ * check_adaptive_delay
+ *		Raises an error if a lazy VACUUM can't have an adaptive delay.
  */
 static void
-check_target(const VacuumStmt *stmt, const VacuumOptions *options)
+check_adaptive_delay(const VacuumStmt *stmt, const VacuumOptions *options)
 {
 	if (!heap_seam_is_set())
 		ereport(ERROR,
 				(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
-				 errmsg("VACUUM option LATENCY_TARGET is not available in this server"),
+				 errmsg("VACUUM option ADAPTIVE_DELAY is not available in this server"),
 				 errhint("See pg_cyclone's message in the server's log, from the server's start.")));
 	(void) distributed_is_for_other(stmt->rels, options);
 }
@@ -541,7 +541,7 @@ run_ours(List *rels, const VacuumOptions *options)
 
 	PG_TRY();
 	{
-		pace_begin_command(options->has_latency_target ? &options->latency_target : NULL);
+		pace_begin_command(options->adaptive_delay);
 		if (options->is_repack)
 			repack_relations(named == NIL ? NULL : linitial_node(VacuumRelation, named),
 							 &options->params, context);

@@ -361,7 +361,7 @@ run_vacuum(Oid relid)
 		ereport(ERROR,
 				(errcode(ERRCODE_LOCK_NOT_AVAILABLE),
 				 errmsg("relation with OID %u does not exist", relid)));
-	sql = psprintf("VACUUM (FULL INPLACE, SKIP_LOCKED, LATENCY_TARGET 'auto') %s",
+	sql = psprintf("VACUUM (FULL INPLACE, SKIP_LOCKED, ADAPTIVE_DELAY) %s",
 				   quote_qualified_identifier(get_namespace_name(get_rel_namespace(relid)), name));
 	debug_query_string = sql;
 	pgstat_report_activity(STATE_RUNNING, sql);

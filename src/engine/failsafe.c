@@ -72,7 +72,7 @@ failsafe_check(TableVacuum *vacuum)
  * need_of_vacuum
  *		How near is the failsafe, from 0 at the age at which autovacuum comes anyway to 1?
  *
- * The least speed of a VACUUM with a latency target rises with it, and so doesn't leap
+ * The least speed of a VACUUM with an adaptive delay rises with it, and so doesn't leap
  * when the failsafe comes.
  */
 static double

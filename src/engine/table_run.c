@@ -45,7 +45,7 @@ table_run(Relation rel, const VacuumParams *params, BufferAccessStrategy strateg
 		bool		hurries = caller->begin != NULL && caller->begin(caller->state);
 
 		if (own_command)
-			pace_begin_command(NULL);
+			pace_begin_command(VACOPTVALUE_UNSPECIFIED);
 		if (hurries)
 			pace_hurry();
 		pace_write_steadily();

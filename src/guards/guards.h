@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * guards.h
- *	  What holds a vacuum back besides cost and latency: a pause, its WAL, standbys
+ *	  What holds a vacuum back besides its cost: a pause, its WAL, standbys
  *	  that lag, and a disk that gets full.
  *
  * Portions Copyright (c) 2026, the pg_cyclone developers

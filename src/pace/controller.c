@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * controller.c
- *	  The law of auto: how many processes of VACUUM may be at work beyond its cost delay.
+ *	  The law of the adaptive delay: how many processes may be at work beyond the cost delay.
  *
  * A budget is a number of processes at work on average: 0.1 is one process that is awake
  * for a tenth of the time.  So much the cost delay has in any case, and the law learns what

@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * controller.h
- *	  The law of auto: what it is told, and what it keeps in mind.
+ *	  The law of the adaptive delay: what it is told, and what it keeps in mind.
  *
  * Portions Copyright (c) 2026, the pg_cyclone developers
  *
@@ -62,8 +62,8 @@ typedef struct Controller
 } Controller;
 
 /*
- * For one process at a time: the one that ticks, or the one that has the target's lock while no
- * VACUUM has the target.  They take no lock, look at no clock and raise no error.  In
+ * For one process at a time: the one that ticks, or the one that has the lock of adaptive.c while
+ * no VACUUM has an adaptive delay.  They take no lock, look at no clock and raise no error.  In
  * controller_step, seconds is above 0 and at most elapsed, and looked is above 0.
  */
 extern void controller_init(Controller *controller);

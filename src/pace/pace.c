@@ -2,12 +2,12 @@
  *
  * pace.c
  *	  How fast a vacuum may go: cost-based delay, with one budget for all of
- *	  its processes, and the latency target that adds to it.  Here a process
+ *	  its processes, and the adaptive delay that adds to it.  Here a process
  *	  joins the vacuum of a table, pays for its pages and sleeps.
  *
  * A process does its work and calls delay_point between two pages, with no lock on
  * one.  There it pays for what it has used, and sleeps until that is paid for: of the
- * cost that the settings allow, or of the time awake that a latency target adds
+ * cost that the settings allow, or of the time awake that an adaptive delay adds
  * (pace_process.c).  The server's delay point makes each process sleep in proportion
  * to its own cost, so n processes cost n times the budget.  It doesn't count the time
  * between two naps, so one process costs less than the budget.  Here the processes share
@@ -113,7 +113,7 @@ pace_leave(void)
 	pace_show_reloads();
 	if (pace_is_leader())
 		pace_add_to_summary();
-	process_take_target(false);
+	process_be_adaptive(false);
 	my_pace.in_server_code = my_pace.with_server = false;
 	if (pace_is_leader())
 	{
@@ -161,7 +161,7 @@ pace_report(TableResult *result)
 	result->slept_seconds = pace_slept_seconds();
 	/* a reload may have ended that */
 	result->was_paced = VacuumCostActive || result->slept_seconds > 0;
-	result->has_latency_target = my_pace.has_target;
+	result->has_adaptive_delay = my_pace.is_adaptive;
 }
 
 /* pace_begin_summary -- begin to sum up the tables that this process leads. */
@@ -197,8 +197,8 @@ pace_give_up(void)
 	if (my_pace.shared == NULL)
 		return;
 	pg_atomic_write_u32(&my_pace.shared->failsafe, 1);
-	/* other VACUUMs still spend of the target's budget */
-	process_take_target(false);
+	/* other VACUUMs still spend of that budget */
+	process_be_adaptive(false);
 	my_pace.added = INFINITY;
 	process_bound_team();
 	parking_set_room(&my_pace.shared->parking, PARKING_ALL);
@@ -267,10 +267,10 @@ pace_nap(uint64 until)
 {
 	uint64		now = now_ns();
 	uint32		version = my_pace.version;
-	uint32		target_version = my_pace.target_version;
-	uint64		most = pace_is_leader() && my_pace.has_target ? NEIGHBOURS_GLANCE_NS : NEIGHBOURS_LOOK_NS;
+	uint32		adaptive_version = my_pace.adaptive_version;
+	uint64		most = pace_is_leader() && my_pace.is_adaptive ? NEIGHBOURS_GLANCE_NS : NEIGHBOURS_LOOK_NS;
 
-	while (now < until && my_pace.version == version && my_pace.target_version == target_version &&
+	while (now < until && my_pace.version == version && my_pace.adaptive_version == adaptive_version &&
 		   !guards_hold_is_due())
 	{
 		uint64		start = now;
@@ -310,14 +310,14 @@ pace_while_waiting(void)
 void
 pace_shmem_request(void)
 {
-	RequestAddinShmemSpace(add_size(target_shmem_size(), add_size(parking_shmem_size(), view_shmem_size())));
+	RequestAddinShmemSpace(add_size(adaptive_shmem_size(), add_size(parking_shmem_size(), view_shmem_size())));
 }
 
 /* pace_shmem_init -- find it, or make it. */
 void
 pace_shmem_init(void)
 {
-	target_shmem_init();
+	adaptive_shmem_init();
 	parking_shmem_init();
 	view_shmem_init();
 }

@@ -10,6 +10,8 @@
 #ifndef CYCLONE_PACE_H
 #define CYCLONE_PACE_H
 
+#include "commands/vacuum.h"
+
 #include "guards/guards.h"
 #include "report/result.h"
 
@@ -24,10 +26,6 @@ typedef struct PaceSummary
 /* The budget of one vacuum's processes, in memory that they share */
 typedef struct PaceShared PaceShared;
 
-/* Settings.  A value that is no target is no error: false is returned. */
-#define PACE_TARGET_HINT	gettext_noop("A latency target is \"auto\" or \"off\".")
-
-extern bool pace_parse_latency_target(const char *value, bool *is_auto);
 extern void pace_settings_init(void);
 
 /*
@@ -37,7 +35,7 @@ extern void pace_settings_init(void);
  */
 extern void pace_shmem_request(void);
 extern void pace_shmem_init(void);
-extern void pace_begin_command(const bool *latency_target);
+extern void pace_begin_command(VacOptValue adaptive_delay);
 extern void pace_end_command(void);
 extern void pace_restart_command(void);
 extern bool pace_command_is_running(void);

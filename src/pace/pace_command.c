@@ -6,14 +6,14 @@
  *
  * A command begins with the server's parameters, which its options override.  They
  * make the settings in force.  Its leader publishes these for each table
- * (process_publish), and joins their latency target (target.c).
+ * (process_publish), and joins the others with an adaptive delay (adaptive.c).
  *
  * The leader takes over changed settings as soon as the server is told to
  * reload its files (pace_settings.c); its workers notice by the version number
  * of the shared block.  The parameters themselves stay as they are until the
  * end of the command, when the server reloads the files.
  *
- * All of this is the leader's; it joins and leaves targets under their lock.
+ * All of this is the leader's; it joins and leaves the others under their lock.
  *
  * An autovacuum worker's delay point in the server's code would read the files and set
  * the parameters by itself.  In parallel mode that fails, so a reload is hidden from it
@@ -47,18 +47,17 @@
 static volatile sig_atomic_t reload_was_hidden = false;
 
 static void command_adapt_settings(PaceSettings *settings);
-static void command_change_target(void);
+static void command_join_or_leave(void);
 static void command_let_go(void);
 static void command_note_hidden_reload(SIGNAL_ARGS);
 static void command_clear_at_exit(void);
 
 /*
  * pace_begin_command
- *		A VACUUM begins, with the latency target auto or none; if it is NULL, as the
- *		settings say.
+ *		A VACUUM begins, with the option ADAPTIVE_DELAY or without.
  */
 void
-pace_begin_command(const bool *latency_target)
+pace_begin_command(VacOptValue adaptive_delay)
 {
 	Assert(!pace_command.is_running && my_pace.shared == NULL);
 	pace_prepare_process();
@@ -66,13 +65,12 @@ pace_begin_command(const bool *latency_target)
 
 	memset(&pace_command, 0, sizeof(pace_command));
 	pace_command.is_running = true;
-	pace_command.has_option = latency_target != NULL;
-	pace_command.option = latency_target != NULL && *latency_target;
+	pace_command.option = adaptive_delay;
 	pace_settings_save(&pace_command.parameters);
 	pace_settings_current(&pace_command.settings_at_start);
 	pace_command.settings = pace_command.settings_at_start;
 	command_adapt_settings(&pace_command.settings);
-	command_change_target();
+	command_join_or_leave();
 	guards_begin_command(pace_reload_if_due);
 }
 
@@ -100,12 +98,11 @@ pace_end_command(void)
 void
 pace_restart_command(void)
 {
-	const bool	option = pace_command.option;
-	const bool	has_option = pace_command.has_option;
+	const VacOptValue option = pace_command.option;
 
 	Assert(pace_command.is_running);
 	pace_end_command();
-	pace_begin_command(has_option ? &option : NULL);
+	pace_begin_command(option);
 }
 
 /* pace_command_is_running -- has a VACUUM begun that has not ended? */
@@ -122,12 +119,12 @@ pace_hurry(void)
 	Assert(pace_command.is_running);
 	pace_command.in_a_hurry = true;
 	command_adapt_settings(&pace_command.settings);
-	command_change_target();
+	command_join_or_leave();
 }
 
 /*
  * pace_processes_fed
- *		How many processes the command's cost settings keep busy.  With a latency target
+ *		How many processes the command's cost settings keep busy.  With an adaptive delay
  *		there may be more at any time.
  */
 int
@@ -135,12 +132,12 @@ pace_processes_fed(void)
 {
 	double		fed = ceil(settings_rate(&pace_command.settings) / COST_OF_A_PROCESS);
 
-	return pace_command.settings.has_target ? INT_MAX : (int) Min(fed, INT_MAX);
+	return pace_command.settings.is_adaptive ? INT_MAX : (int) Min(fed, INT_MAX);
 }
 
 /*
  * pace_write_steadily
- *		With a latency target, have the kernel write what we write soon.
+ *		With an adaptive delay, have the kernel write what we write soon.
  *
  * The kernel would gather writes for half a minute, and then write so much at once that
  * other sessions' commits wait.  The vacuum can be held back only if what it does shows in
@@ -150,7 +147,7 @@ pace_processes_fed(void)
 void
 pace_write_steadily(void)
 {
-	if (pace_command.settings.has_target && backend_flush_after == 0)
+	if (pace_command.settings.is_adaptive && backend_flush_after == 0)
 		(void) set_config_option("backend_flush_after", FLUSH_AFTER, PGC_USERSET, PGC_S_SESSION,
 								 GUC_ACTION_SAVE, true, 0, false);
 }
@@ -168,7 +165,7 @@ pace_reload(void)
 	pace_settings_reread(&pace_command.settings);
 	command_adapt_settings(&pace_command.settings);
 
-	command_change_target();
+	command_join_or_leave();
 
 	/* between two tables, or while indexes are built, there are no workers */
 	if (my_pace.shared == NULL)
@@ -202,37 +199,37 @@ pace_rebalance(void)
 static void
 command_adapt_settings(PaceSettings *settings)
 {
-	if (pace_command.has_option)
-		settings->has_target = pace_command.option;
+	if (pace_command.option != VACOPTVALUE_UNSPECIFIED)
+		settings->is_adaptive = pace_command.option == VACOPTVALUE_ENABLED;
 	if (pace_command.in_a_hurry)
 	{
 		settings->cost_delay = 0;
-		settings->has_target = false;
+		settings->is_adaptive = false;
 	}
-	if (settings->has_target && settings->cost_delay <= 0)
+	if (settings->is_adaptive && settings->cost_delay <= 0)
 		settings->cost_delay = FLOOR_DELAY;
 }
 
-/* command_change_target -- the leader joins the target if its settings have it now, or leaves it. */
+/* command_join_or_leave -- the leader joins the others with an adaptive delay, or leaves them, as its settings say now. */
 static void
-command_change_target(void)
+command_join_or_leave(void)
 {
-	if (pace_command.settings.has_target == pace_command.has_joined)
+	if (pace_command.settings.is_adaptive == pace_command.has_joined)
 		return;
-	pace_command.has_joined = pace_command.settings.has_target;
+	pace_command.has_joined = pace_command.settings.is_adaptive;
 	if (pace_command.has_joined)
-		target_join();
+		adaptive_join();
 	else
-		target_leave();
+		adaptive_leave();
 }
 
-/* command_let_go -- this process has no target any more, and leaves no row behind. */
+/* command_let_go -- this process has no adaptive delay any more, and leaves no row behind. */
 static void
 command_let_go(void)
 {
-	process_take_target(false);
+	process_be_adaptive(false);
 	if (pace_command.has_joined)
-		target_leave();
+		adaptive_leave();
 	pace_command.has_joined = false;
 	neighbours_leave();
 	view_end_row();

@@ -6,7 +6,7 @@
  * From the bottom up: no file calls one that stands further down here.
  *
  * parking.c, controller.c, budget.c, pace_settings.c
- * target.c			what auto adds, its law, what is measured for it
+ * adaptive.c		what the adaptive delay adds, its law, what is measured for it
  * pace_process.c	a vacuum, and this process in it: what it may spend
  * pace_view.c		the view cyclone.pace
  * pace_team.c		how many processes are at work; ticks
@@ -37,7 +37,7 @@
 #define NS_A_TICK			(NS_PER_S / 4)
 /* Cost a second of a process at full speed.  Log: 5.6 million in 2.6 s for 12 warehouses. */
 #define COST_OF_A_PROCESS	1e6
-/* ms, the floor of auto where there is no cost delay: what autovacuum has by default */
+/* ms, the floor of the adaptive delay where there is no cost delay: what autovacuum has by default */
 #define FLOOR_DELAY			2.0
 /* Processes that sleep for less are busy.  Chosen: what they use varies by half of that in test_parking.c. */
 #define BUSY_ASLEEP			0.1
@@ -131,7 +131,7 @@ typedef struct PaceSettings
 	int			page_hit;
 	int			page_miss;
 	int			page_dirty;
-	bool		has_target;		/* auto: this is the floor, and more is added */
+	bool		is_adaptive;	/* this is the floor, and more is added */
 } PaceSettings;
 
 /* The server's parameters that a command changes for its duration */
@@ -163,10 +163,10 @@ settings_rate(const PaceSettings *settings)
 		settings->cost_limit / settings->cost_delay * 1000 : INFINITY;
 }
 
-/* ---- target.c: auto, of all VACUUMs of the server that have it ---- */
+/* ---- adaptive.c: of all VACUUMs of the server with an adaptive delay ---- */
 
 /* What it says of itself.  The times that others take are as long as alone on the machine; NAN: not known */
-typedef struct TargetState
+typedef struct AdaptiveState
 {
 	double		added;			/* processes, in all; INFINITY: no bound */
 	double		unrested;		/* added without rests and bad moments */
@@ -175,22 +175,22 @@ typedef struct TargetState
 	double		others_would_take;	/* if nothing were added */
 	ControllerLimit limit;
 	int			vacuums;		/* that share it */
-} TargetState;
+} AdaptiveState;
 
 /*
  * Leaders join and leave, when they exit, too; that takes an LWLock, under which nothing else
  * is locked but a spinlock.  Any process may call the other functions, which take a spinlock at most.
- * The state of no target is that nothing is added.  None raises an error.
+ * Without an adaptive delay the state is that nothing is added.  None raises an error.
  */
-extern Size target_shmem_size(void);
-extern void target_shmem_init(void);
-extern void target_join(void);
-extern void target_leave(void);
-extern Budget *target_time(void);
-extern uint32 target_version(void);
-extern void target_note_others(const NeighboursTimes *times);
-extern void target_tick_if_due(uint64 now);
-extern void target_state(bool has_target, TargetState *state);
+extern Size adaptive_shmem_size(void);
+extern void adaptive_shmem_init(void);
+extern void adaptive_join(void);
+extern void adaptive_leave(void);
+extern Budget *adaptive_time(void);
+extern uint32 adaptive_version(void);
+extern void adaptive_note_others(const NeighboursTimes *times);
+extern void adaptive_tick_if_due(uint64 now);
+extern void adaptive_state(bool is_adaptive, AdaptiveState *state);
 
 /* ---- pace_process.c: a vacuum, and this process in it ---- */
 
@@ -221,11 +221,12 @@ typedef struct Pace
 	PaceShared *shared;			/* NULL: this process isn't vacuuming */
 	uint32		version;		/* of the settings below */
 	PaceSettings settings;
-	bool		has_target;		/* and spends of its budget */
-	uint32		target_version; /* of what it adds */
+	bool		is_adaptive;	/* it spends of what that adds */
+	uint32		adaptive_version;	/* of that budget */
 	/* what it may spend: the sum of these */
 	double		rate;			/* of the settings, cost a second, or INFINITY */
-	double		added;			/* by the target, processes, or INFINITY */
+	double		added;			/* by the adaptive delay, processes, or
+								 * INFINITY */
 	double		needed;			/* processes, as in PaceShared */
 	uint64		slice;			/* ns between two looks at the budgets */
 	uint32		calls;			/* of the delay point */
@@ -239,12 +240,12 @@ typedef struct Pace
 extern Pace my_pace;
 
 /*
- * process_publish is the leader's, process_take_target is for any process, and the other functions are for
+ * process_publish is the leader's, process_be_adaptive is for any process, and the other functions are for
  * one that has joined.  They take a spinlock at most, and raise no error.
  */
 extern void process_publish(const PaceSettings *settings);
 extern void process_take_budget(void);
-extern void process_take_target(bool has_target);
+extern void process_be_adaptive(bool is_adaptive);
 extern bool process_budget_has_changed(void);
 extern bool process_is_bounded(void);
 extern uint64 process_pay(uint64 now);
@@ -269,13 +270,12 @@ typedef struct PaceCommand
 {
 	bool		is_running;
 	bool		in_a_hurry;		/* no budget counts */
-	bool		has_option;		/* for the target, */
-	bool		option;			/* which is this */
+	VacOptValue option;			/* ADAPTIVE_DELAY */
 	bool		reload_owed;	/* to the server, which was told to */
 	PaceParameters parameters;	/* to be put back */
 	PaceSettings settings_at_start; /* of the parameters */
 	PaceSettings settings;		/* in force */
-	bool		has_joined;		/* the target */
+	bool		has_joined;		/* those with an adaptive delay */
 	void		(*launch) (void *); /* launches workers; NULL: there are none */
 	void	   *launch_argument;
 	bool		workers_asked_for;	/* by PARALLEL n, for this table */
@@ -292,7 +292,7 @@ pace_is_leader(void)
 
 /*
  * What is the leader's does nothing in a worker.  pace_reload, and what calls it when it is due
- * (pace_reload_if_due, pace_hide_reloads), read files and take the target's lock.  They
+ * (pace_reload_if_due, pace_hide_reloads), read files and take the lock of adaptive.c.  They
  * may raise an error, as may pace_rebalance; so no spinlock may be held, and no tick be in
  * hand.  pace_show_reloads is called after an error, too, and raises none.
  */

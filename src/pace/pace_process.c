@@ -5,8 +5,8 @@
  *
  * There are three budgets, and they add up.  Cost-based delay is a cost a second for the
  * processes of one vacuum: the settings say what a page costs, and the server counts the
- * pages.  A latency target adds a number of processes at work on average, for all vacuums
- * that share it; they use it by being awake.  The nearer to wraparound a table is, the more
+ * pages.  An adaptive delay adds a number of processes at work on average, for all vacuums
+ * that have it; they use it by being awake.  The nearer to wraparound a table is, the more
  * processes its own vacuum has besides (pace_set_need).
  *
  * A piece of work is paid for from the budget that is through with it first, and from no
@@ -35,7 +35,7 @@
 
 /* Under a budget, the time between two looks at it.  Chosen: a budget of 0.02 processes buys the least nap with it. */
 #define SLICE_NS			(20 * (uint64) NS_PER_US)
-/* Of the cost delay, of the target, as the vacuum is needed */
+/* Of the cost delay, what is added to it, as the vacuum is needed */
 #define BUDGETS				3
 /* No budget that takes longer to pay is asked. */
 #define LONGEST_PRICE		((double) NS_PER_S * SECS_PER_HOUR)
@@ -56,7 +56,7 @@ process_publish(const PaceSettings *settings)
 {
 	PaceShared *shared = my_pace.shared;
 
-	Assert(pace_is_leader() && pace_command.has_joined == settings->has_target);
+	Assert(pace_is_leader() && pace_command.has_joined == settings->is_adaptive);
 	SpinLockAcquire(&shared->mutex);
 	shared->settings = *settings;
 	SpinLockRelease(&shared->mutex);
@@ -68,7 +68,7 @@ process_publish(const PaceSettings *settings)
  *		How much this vacuum is needed, from 0 to 1, so that wraparound doesn't come
  *		nearer.  For the leader; does nothing before pace_create.
  *
- * It may have this many processes at work beyond a target and the cost delay: from none to
+ * It may have this many processes at work beyond the other two budgets: from none to
  * the most that it can have.  With FLOOR_BUDGET, which stands for the cost delay, they rise
  * evenly on a logarithmic scale.
  */
@@ -98,7 +98,7 @@ process_take_budget(void)
 	PaceSettings *settings = &my_pace.settings;
 	bool		was_active = VacuumCostActive;
 	double		due = process_cost_so_far() - my_pace.accounted;
-	TargetState target;
+	AdaptiveState adaptive;
 
 	my_pace.version = pg_atomic_read_u32(&shared->version);
 	SpinLockAcquire(&shared->mutex);
@@ -110,14 +110,14 @@ process_take_budget(void)
 	VacuumCostPageMiss = settings->page_miss;
 	VacuumCostPageDirty = settings->page_dirty;
 
-	process_take_target(settings->has_target && !VacuumFailsafeActive);
+	process_be_adaptive(settings->is_adaptive && !VacuumFailsafeActive);
 	my_pace.rate = settings_rate(settings);
-	my_pace.target_version = target_version();
-	target_state(my_pace.has_target, &target);
-	my_pace.added = target.added;
+	my_pace.adaptive_version = adaptive_version();
+	adaptive_state(my_pace.is_adaptive, &adaptive);
+	my_pace.added = adaptive.added;
 	my_pace.slice = process_is_bounded() ? SLICE_NS : LEAST_NAP_NS;
 
-	/* with a target, cost is counted even if nothing bounds it now */
+	/* with an adaptive delay, cost is counted even if nothing bounds it now */
 	if (!VacuumFailsafeActive)
 		VacuumCostActive = !isinf(my_pace.rate);
 	/* what was used before isn't paid for */
@@ -133,21 +133,21 @@ process_is_bounded(void)
 	return !isinf(my_pace.rate + my_pace.added);
 }
 
-/* process_take_target -- this process spends of the target's budget from now on, or doesn't. */
+/* process_be_adaptive -- this process spends of what is added from now on, or doesn't. */
 void
-process_take_target(bool has_target)
+process_be_adaptive(bool is_adaptive)
 {
-	if (my_pace.at_work && has_target != my_pace.has_target)
-		pg_atomic_fetch_add_u32(&target_time()->at_work, has_target ? 1 : -1);
-	my_pace.has_target = has_target;
+	if (my_pace.at_work && is_adaptive != my_pace.is_adaptive)
+		pg_atomic_fetch_add_u32(&adaptive_time()->at_work, is_adaptive ? 1 : -1);
+	my_pace.is_adaptive = is_adaptive;
 }
 
-/* process_budget_has_changed -- has the vacuum's budget, or its target's, since it was taken? */
+/* process_budget_has_changed -- has the vacuum's budget, or what is added to it, since it was taken? */
 bool
 process_budget_has_changed(void)
 {
 	return pg_atomic_read_u32(&my_pace.shared->version) != my_pace.version ||
-		(my_pace.has_target && target_version() != my_pace.target_version);
+		(my_pace.is_adaptive && adaptive_version() != my_pace.adaptive_version);
 }
 
 /*
@@ -173,7 +173,7 @@ process_pay(uint64 now)
 	int			at_work = pg_atomic_read_u32(&shared->cost.at_work);
 	int			with_server = pg_atomic_read_u32(&shared->with_server);
 	double		share = with_server == 0 ? 1 : (double) at_work / Max(at_work - with_server, 1);
-	Budget	   *const budgets[BUDGETS] = {&shared->cost, target_time(), &shared->time};
+	Budget	   *const budgets[BUDGETS] = {&shared->cost, adaptive_time(), &shared->time};
 	const double prices[BUDGETS] = {
 		Min(cost, (double) my_pace.settings.cost_limit * GREATEST_OVERRUN) * NS_PER_S / my_pace.rate * share,
 		my_pace.added > 0 ? price / my_pace.added : INFINITY,
@@ -185,8 +185,8 @@ process_pay(uint64 now)
 	my_pace.awake_since = now;
 	pg_atomic_fetch_add_u64(&shared->cost.used, cost);
 	pg_atomic_fetch_add_u64(&shared->time.used, (uint64) awake);
-	if (my_pace.has_target)
-		pg_atomic_fetch_add_u64(&target_time()->used, (uint64) price);
+	if (my_pace.is_adaptive)
+		pg_atomic_fetch_add_u64(&adaptive_time()->used, (uint64) price);
 	return process_pay_first(now, budgets, prices);
 }
 

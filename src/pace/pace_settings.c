@@ -21,23 +21,34 @@
 #include "commands/vacuum.h"
 #include "miscadmin.h"
 #include "postmaster/autovacuum.h"
+#include "utils/guc_tables.h"
 
 #include "config_files.h"
 #include "pace/pace_private.h"
 #include "settings.h"
 
-/* Of the latency targets: is it auto?  Those that are hidden are as of a boolean. */
-static const struct config_enum_entry targets[] = {
-	{"off", false, false},
-	{"auto", true, false},
-	{"0", false, true},
-	{"no", false, true},
-	{"false", false, true},
+/* cyclone.adaptive_delay: who has it */
+typedef enum AdaptiveFor
+{
+	ADAPTIVE_FOR_NONE,
+	ADAPTIVE_FOR_AUTOVACUUM,
+	ADAPTIVE_FOR_ALL,
+} AdaptiveFor;
+
+static const struct config_enum_entry adaptive_options[] = {
+	{"off", ADAPTIVE_FOR_NONE, false},
+	{"autovacuum", ADAPTIVE_FOR_AUTOVACUUM, false},
+	{"on", ADAPTIVE_FOR_ALL, false},
+	{"true", ADAPTIVE_FOR_ALL, true},
+	{"false", ADAPTIVE_FOR_NONE, true},
+	{"yes", ADAPTIVE_FOR_ALL, true},
+	{"no", ADAPTIVE_FOR_NONE, true},
+	{"1", ADAPTIVE_FOR_ALL, true},
+	{"0", ADAPTIVE_FOR_NONE, true},
 	{NULL, 0, false}
 };
 
-static int	latency_target = false;
-static int	autovacuum_target = false;
+static int	adaptive_for = ADAPTIVE_FOR_NONE;
 
 /* The server's parameters that a command changes for its duration */
 static double *const delays[PACE_DELAYS] = {&VacuumCostDelay, &autovacuum_vac_cost_delay};
@@ -45,50 +56,27 @@ static int *const costs[PACE_COSTS] = {
 	&VacuumCostLimit, &VacuumCostPageHit, &VacuumCostPageMiss, &VacuumCostPageDirty, &autovacuum_vac_cost_limit
 };
 
-static bool settings_table_has_no_delay(void);
+static bool settings_are_adaptive(int value);
+static bool settings_are_for_full_speed(void);
 static void settings_reread_autovacuum(ConfigVariable *files, PaceSettings *settings);
-static void settings_reread_target(const char *name, ConfigVariable *files, bool *has_target);
+static int	settings_reread_adaptive(ConfigVariable *files);
 
 /*
  * pace_settings_init
- *		Define the parameters that are about latency.  To be called once, when the
- *		library is loaded.
+ *		Define the parameter.  To be called once, when the library is loaded.
  */
 void
 pace_settings_init(void)
 {
-	DefineCustomEnumVariable("cyclone.autovacuum_latency_target",
-							 "Whether autovacuum is faster than its cost delay while others take little longer.",
-							 "As cyclone.latency_target.",
-							 &autovacuum_target,
-							 false,
-							 targets,
-							 PGC_SIGHUP,
-							 0,
-							 NULL, NULL, NULL);
-
-	DefineCustomEnumVariable("cyclone.latency_target",
-							 "Whether VACUUM is faster than its cost delay while others take little longer.",
-							 "\"auto\": never slower than the cost delay, or than vacuum_cost_limit each 2 ms if there is none; \"off\": the cost delay alone.",
-							 &latency_target,
-							 false,
-							 targets,
+	DefineCustomEnumVariable("cyclone.adaptive_delay",
+							 "Whether VACUUM and autovacuum are faster than their cost delay while others take little longer.",
+							 "They are never slower than it, or than the cost limit each 2 ms if there is none. \"autovacuum\" is for autovacuum only.",
+							 &adaptive_for,
+							 ADAPTIVE_FOR_NONE,
+							 adaptive_options,
 							 PGC_USERSET,
 							 0,
 							 NULL, NULL, NULL);
-}
-
-/* pace_parse_latency_target -- read a latency target; false if it is none. */
-bool
-pace_parse_latency_target(const char *value, bool *is_auto)
-{
-	for (const struct config_enum_entry *target = targets; target->name != NULL; target++)
-		if (pg_strcasecmp(target->name, value) == 0)
-		{
-			*is_auto = target->val != 0;
-			return true;
-		}
-	return false;
 }
 
 /*
@@ -108,7 +96,7 @@ pace_settings_current(PaceSettings *settings)
 	settings->page_hit = VacuumCostPageHit;
 	settings->page_miss = VacuumCostPageMiss;
 	settings->page_dirty = VacuumCostPageDirty;
-	settings->has_target = autovacuum ? autovacuum_target && !settings_table_has_no_delay() : latency_target != 0;
+	settings->is_adaptive = settings_are_adaptive(adaptive_for);
 }
 
 /* pace_settings_save -- note the parameters that pace_settings_reread may change. */
@@ -171,8 +159,8 @@ pace_settings_reread(PaceSettings *settings)
 	{
 		config_files_real("vacuum_cost_delay", files, &settings->cost_delay);
 		config_files_int("vacuum_cost_limit", files, &settings->cost_limit);
-		settings_reread_target("cyclone.latency_target", files, &settings->has_target);
 	}
+	settings->is_adaptive = settings_are_adaptive(settings_reread_adaptive(files));
 	config_files_int("vacuum_cost_page_hit", files, &settings->page_hit);
 	config_files_int("vacuum_cost_page_miss", files, &settings->page_miss);
 	config_files_int("vacuum_cost_page_dirty", files, &settings->page_dirty);
@@ -198,28 +186,46 @@ settings_reread_autovacuum(ConfigVariable *files, PaceSettings *settings)
 	VacuumUpdateCosts();
 	settings->cost_delay = vacuum_cost_delay;
 	settings->cost_limit = vacuum_cost_limit;
-
-	settings_reread_target("cyclone.autovacuum_latency_target", files, &settings->has_target);
-	settings->has_target &= !settings_table_has_no_delay();
 }
 
-/* settings_table_has_no_delay -- is this by an option of the table, which is for full speed, in an autovacuum worker? */
+/* settings_are_adaptive -- has this process an adaptive delay with this value of the parameter? */
 static bool
-settings_table_has_no_delay(void)
+settings_are_adaptive(int value)
+{
+	if (AmAutoVacuumWorkerProcess())
+		return value != ADAPTIVE_FOR_NONE && !settings_are_for_full_speed();
+	return value == ADAPTIVE_FOR_ALL;
+}
+
+/*
+ * settings_are_for_full_speed
+ *		Has the autovacuum no cost delay, where the adaptive delay would only slow it down,
+ *		against the will of the table's owner, or of the server's?
+ *
+ * A table's option says so.  The server's settings do, too, where the adaptive delay comes
+ * from the database, whose owner could slow down the autovacuum of others' tables by it.
+ */
+static bool
+settings_are_for_full_speed(void)
 {
 	double		of_server = autovacuum_vac_cost_delay >= 0 ? autovacuum_vac_cost_delay : VacuumCostDelay;
 
-	return vacuum_cost_delay <= 0 && of_server > 0;
+	return vacuum_cost_delay <= 0 &&
+		(of_server > 0 || find_option("cyclone.adaptive_delay", false, true, 0)->source > PGC_S_FILE);
 }
 
-/* settings_reread_target -- reread the latency target; the default is none. */
-static void
-settings_reread_target(const char *name, ConfigVariable *files, bool *has_target)
+/* settings_reread_adaptive -- the adaptive delay, as the files have it if they count. */
+static int
+settings_reread_adaptive(ConfigVariable *files)
 {
-	const char *text = config_files_text(name, files);
+	const char *text = config_files_text("cyclone.adaptive_delay", files);
 
-	if (text != NULL && *text == '\0')
-		*has_target = false;
-	else if (text != NULL)
-		(void) pace_parse_latency_target(text, has_target);
+	if (text == NULL)
+		return adaptive_for;
+	if (*text == '\0')
+		return ADAPTIVE_FOR_NONE;
+	for (const struct config_enum_entry *entry = adaptive_options; entry->name != NULL; entry++)
+		if (pg_strcasecmp(entry->name, text) == 0)
+			return entry->val;
+	return adaptive_for;
 }

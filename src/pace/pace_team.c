@@ -115,14 +115,14 @@ pace_count_at_work(int more)
 {
 	Assert(my_pace.shared != NULL);
 	pg_atomic_fetch_add_u32(&my_pace.shared->cost.at_work, more);
-	if (my_pace.has_target)
-		pg_atomic_fetch_add_u32(&target_time()->at_work, more);
+	if (my_pace.is_adaptive)
+		pg_atomic_fetch_add_u32(&adaptive_time()->at_work, more);
 }
 
 /*
  * pace_look_around
  *		The leader looks at other sessions, unless it did a moment ago: its team makes
- *		way for those that want a core, and the target hears how long they wait.  Workers
+ *		way for those that want a core, and the law hears how long they wait.  Workers
  *		that find room now are woken; none are launched before the next delay point.
  */
 void
@@ -131,13 +131,13 @@ pace_look_around(uint64 now)
 	bool		makes_room = my_pace.shared->parking.most > 0 && !pace_command.workers_asked_for;
 	NeighboursTimes times;
 
-	if (!pace_is_leader() || (!makes_room && !my_pace.has_target) ||
-		!neighbours_look(now, my_pace.has_target, &times))
+	if (!pace_is_leader() || (!makes_room && !my_pace.is_adaptive) ||
+		!neighbours_look(now, my_pace.is_adaptive, &times))
 		return;
 	if (makes_room)
 		pace_make_room();
-	if (my_pace.has_target)
-		target_note_others(&times);
+	if (my_pace.is_adaptive)
+		adaptive_note_others(&times);
 }
 
 /* pace_make_room -- let the team be as large as other sessions leave cores for. */
@@ -151,7 +151,7 @@ pace_make_room(void)
 	parking_set_room(parking, takes_all ? PARKING_ALL : neighbours_room());
 }
 
-/* pace_tick_if_due -- measure, and have the target take a step, unless that was a moment ago. */
+/* pace_tick_if_due -- measure, and have the law take a step, unless that was a moment ago. */
 void
 pace_tick_if_due(uint64 now)
 {
@@ -159,8 +159,8 @@ pace_tick_if_due(uint64 now)
 	uint32		at_work = pg_atomic_read_u32(&shared->cost.at_work);
 	BudgetUse	cost;
 
-	if (my_pace.has_target)
-		target_tick_if_due(now);
+	if (my_pace.is_adaptive)
+		adaptive_tick_if_due(now);
 	if (!budget_begin_tick(&shared->cost, now, &cost))
 		return;
 	/* what processes cost that leave it to the server, and how long they sleep, isn't known */

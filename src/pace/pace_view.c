@@ -48,7 +48,7 @@ typedef struct PaceRow
 	double		budget;
 	double		rate;
 	double		asleep;
-	TargetState target;			/* vacuums is 0 if it has none */
+	AdaptiveState adaptive;		/* vacuums is 0 if it hasn't one */
 	int			limited_by;
 } PaceRow;
 
@@ -63,7 +63,7 @@ static PaceSlot *slots = NULL;	/* MaxBackends of them, by leader */
 
 PG_FUNCTION_INFO_V1(pg_cyclone_pace);
 
-static int	view_find_limit(const TargetState *target);
+static int	view_find_limit(const AdaptiveState *adaptive);
 static void view_set_numbers(const double *numbers, int number, Datum *values, bool *nulls);
 static void view_set_row(const PaceRow *row, const GuardHold *hold, Datum *values, bool *nulls);
 
@@ -98,30 +98,30 @@ void
 view_show(PaceShared *shared, double cost, double asleep)
 {
 	PaceSlot   *slot = &slots[shared->leader];
-	TargetState target;
+	AdaptiveState adaptive;
 	int			limit;
 
 	Assert(shared->leader >= 0 && shared->leader < MaxBackends);
-	target_state(my_pace.has_target, &target);
-	limit = view_find_limit(&target);
+	adaptive_state(my_pace.is_adaptive, &adaptive);
+	limit = view_find_limit(&adaptive);
 	SpinLockAcquire(&slot->mutex);
 	slot->row.budget = isinf(my_pace.rate) ? NAN : my_pace.rate;
 	slot->row.rate = !VacuumCostActive ? NAN : cost;
 	slot->row.asleep = asleep;
-	slot->row.target = target;
+	slot->row.adaptive = adaptive;
 	slot->row.limited_by = limit;
 	SpinLockRelease(&slot->mutex);
 }
 
 /* view_find_limit -- what keeps the vacuum from going faster? */
 static int
-view_find_limit(const TargetState *target)
+view_find_limit(const AdaptiveState *adaptive)
 {
 	Assert(my_pace.shared != NULL);
 	if (pg_atomic_read_u32(&my_pace.shared->failsafe))
 		return LIMIT_FAILSAFE;
-	if (my_pace.has_target)
-		return isinf(target->added) ? LIMIT_NOTHING : (int) target->limit;
+	if (my_pace.is_adaptive)
+		return isinf(adaptive->added) ? LIMIT_NOTHING : (int) adaptive->limit;
 	return isinf(my_pace.rate) ? LIMIT_NOTHING : LIMIT_COST_DELAY;
 }
 
@@ -169,13 +169,13 @@ static void
 view_set_row(const PaceRow *row, const GuardHold *hold, Datum *values, bool *nulls)
 {
 	bool		is_held = hold->limited_by != NULL;
-	bool		has_target = row->is_in_use && row->target.vacuums > 0;
+	bool		is_adaptive = row->is_in_use && row->adaptive.vacuums > 0;
 	const double numbers[] = {
 		is_held ? hold->figure : NAN, is_held ? hold->bound : NAN,
 		row->is_in_use ? row->budget : NAN, row->is_in_use ? row->rate : NAN, row->is_in_use ? row->asleep : NAN
 	};
-	const double of_target[] = {
-		row->target.added, row->target.others_at_work, row->target.others_take, row->target.others_would_take
+	const double figures[] = {
+		row->adaptive.added, row->adaptive.others_at_work, row->adaptive.others_take, row->adaptive.others_would_take
 	};
 
 	Assert(row->limited_by >= 0 && row->limited_by < lengthof(limit_names));
@@ -189,10 +189,10 @@ view_set_row(const PaceRow *row, const GuardHold *hold, Datum *values, bool *nul
 		values[7] = CStringGetTextDatum(hold->held_by);
 	nulls[8] = hold->standby_pid == 0;
 	values[8] = Int32GetDatum(hold->standby_pid);
-	nulls[9] = !has_target;
-	values[9] = Int32GetDatum(row->target.vacuums);
-	if (has_target)
-		view_set_numbers(of_target, lengthof(of_target), &values[10], &nulls[10]);
+	nulls[9] = !is_adaptive;
+	values[9] = Int32GetDatum(row->adaptive.vacuums);
+	if (is_adaptive)
+		view_set_numbers(figures, lengthof(figures), &values[10], &nulls[10]);
 }
 
 /* view_set_numbers -- set columns to these numbers, unless one isn't known, or has no bound. */

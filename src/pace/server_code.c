@@ -129,16 +129,16 @@ static void
 server_code_leave_it_to_server(void)
 {
 	uint32		at_work = pg_atomic_read_u32(&my_pace.shared->cost.at_work);
-	uint32		sharing = pg_atomic_read_u32(&target_time()->at_work);
+	uint32		sharing = pg_atomic_read_u32(&adaptive_time()->at_work);
 	double		cost = pg_atomic_read_u64(&my_pace.shared->cost.used);
 	double		ns_a_cost = (pg_atomic_read_u64(&my_pace.shared->time.used) + NS_PER_S) / (cost + COST_OF_A_PROCESS);
 	double		ns;
-	TargetState target;
+	AdaptiveState adaptive;
 
 	/* for all of it, so not by a rest that takes a second */
-	target_state(my_pace.has_target, &target);
+	adaptive_state(my_pace.is_adaptive, &adaptive);
 	ns = server_code_add(INFINITY, NS_PER_S / my_pace.rate * Max(at_work, 1));
-	ns = server_code_add(ns, ns_a_cost * (Max(sharing, 1) / target.unrested - 1));
+	ns = server_code_add(ns, ns_a_cost * (Max(sharing, 1) / adaptive.unrested - 1));
 	ns = server_code_add(ns, ns_a_cost * (Max(at_work, 1) / my_pace.needed - 1));
 	if (ns <= 0)
 	{

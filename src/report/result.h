@@ -129,9 +129,9 @@ typedef struct TableResult
 	double		phase_seconds[NUM_PHASES];
 	double		truncate_seconds;
 	double		team_seconds;	/* launching the workers and ending them */
-	bool		was_paced;		/* by cost-based delay or a latency target */
+	bool		was_paced;		/* by cost-based delay, adaptive or not */
 	double		slept_seconds;	/* by all processes, for that */
-	bool		has_latency_target;
+	bool		has_adaptive_delay;
 } TableResult;
 
 #endif							/* CYCLONE_RESULT_H */

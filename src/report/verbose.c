@@ -346,8 +346,8 @@ append_engine_lines(StringInfo buf, const TableResult *result,
 					 phases[PHASE_HEAP_VACUUM], phases[PHASE_INDEX_CLEANUP],
 					 result->truncate_seconds, result->team_seconds,
 					 Max(other, 0.0));
-	if (result->has_latency_target)
-		appendStringInfo(buf, _("pace: processes slept %.3f s in all, latency target auto\n"),
+	if (result->has_adaptive_delay)
+		appendStringInfo(buf, _("pace: processes slept %.3f s in all, with an adaptive delay\n"),
 						 result->slept_seconds);
 	else if (result->was_paced)
 		appendStringInfo(buf, _("pace: processes slept %.3f s in all\n"),

@@ -48,7 +48,7 @@ CHOICES = {
     "vacuum_freeze_table_age": (0, 150_000_000),
     "vacuum_failsafe_age": (0, 1_600_000_000),  # 0 is just above autovacuum_freeze_max_age
     "cyclone.autovacuum_max_parallel_workers": (2, 6, 6),
-    "cyclone.autovacuum_latency_target": ("off", "off", "auto"),
+    "cyclone.adaptive_delay": ("off", "autovacuum", "on"),
     "cyclone.max_wal_rate": ("0", "0", "8MB"),
 }
 FOR_TEAMS = {"autovacuum_vacuum_cost_limit": 10_000}  # a small one with a delay feeds no more than one process

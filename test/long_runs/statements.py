@@ -29,7 +29,7 @@ PLAIN_OPTIONS = (
     ("", "", "VERBOSE"),
     ("", "", "", "ANALYZE"),
     ("", "", "BUFFER_USAGE_LIMIT '128kB'", "BUFFER_USAGE_LIMIT 0"),
-    ("", "", "", "", "", "", "LATENCY_TARGET 'off'", "LATENCY_TARGET 'auto'"),
+    ("", "", "", "", "", "", "ADAPTIVE_DELAY off", "ADAPTIVE_DELAY"),
 )
 PLAIN_POINTS = (
     "heap-scan", "index-vacuum", "btree-page", "btree-chain", "btree-duties", "hash-bucket", "gist-page", "gist-chain",
@@ -66,7 +66,7 @@ SETTINGS = {
     "vacuum_freeze_min_age": (0, 100, 50_000_000),
     "vacuum_freeze_table_age": (0, 150_000_000),
     "vacuum_multixact_freeze_min_age": (0, 5_000_000),
-    "cyclone.latency_target": ("off", "off", "off", "auto"),
+    "cyclone.adaptive_delay": ("off", "off", "off", "on"),
     "cyclone.preserve_page_cache": ("auto", "off", "on"),
     "cyclone.index_wait": ("20ms", "200ms", "1s"),
 }

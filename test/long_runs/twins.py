@@ -46,7 +46,7 @@ CONFIG = {
 }
 OPTIONS = (
     ("", "INDEX_CLEANUP off", "INDEX_CLEANUP off"), ("", "PROCESS_TOAST off", "PROCESS_TOAST off"), ("", "FREEZE"),
-    ("", "PARALLEL 2"), ("", "", "", "ANALYZE"), ("", "", "", "", "LATENCY_TARGET auto"),
+    ("", "PARALLEL 2"), ("", "", "", "ANALYZE"), ("", "", "", "", "ADAPTIVE_DELAY"),
 )  # fmt: skip
 MOVED = re.compile(r"moved (\d+) rows out of (\d+) pages in \d+ passes, truncated (\d+) to (\d+) pages")
 FAULT = re.compile(r'block (\d+) .*of relation "([^"]+)"')

@@ -805,7 +805,7 @@ def test_other_tables_of_the_statement(t):
 
 
 @pytest.mark.once
-@pytest.mark.parametrize("statement", ["VACUUM (ANALYZE) parts", "VACUUM (LATENCY_TARGET auto)", "VACUUM (ANALYZE) part_0, part_1, part_1, part_2"])
+@pytest.mark.parametrize("statement", ["VACUUM (ANALYZE) parts", "VACUUM (ADAPTIVE_DELAY)", "VACUUM (ANALYZE) part_0, part_1, part_1, part_2"])
 def test_other_tables_of_a_lazy_vacuum(conn, statement):
     """The server's own loop over the tables has ended; those that it hasn't come to are vacuumed and analyzed all the same."""
     conn.execute("CREATE TABLE parts (id int, part int) PARTITION BY LIST (part)")
@@ -860,7 +860,7 @@ def test_other_tables_after_a_team_that_failed(new_cluster, form, fault):
             conn.execute(f"CREATE TABLE {name} AS SELECT i AS id, repeat('x', 100) FROM generate_series(1, 5000) i")
             conn.execute(f"ALTER TABLE {name} SET (autovacuum_enabled = off); CREATE INDEX ON {name} (id); DELETE FROM {name} WHERE id % 3 = 0")
         before = conn.execute("SELECT (SELECT count(*) FROM t), (SELECT count(*) FROM u), (SELECT count(*) FROM v)").fetchone()
-        conn.execute("SET max_parallel_maintenance_workers = 2; SET cyclone.latency_target = auto")
+        conn.execute("SET max_parallel_maintenance_workers = 2; SET cyclone.adaptive_delay = on")
         conn.execute("SELECT set_config('cyclone.debug_fault', %s, false)", (fault,))
         with pytest.raises(psycopg.errors.DataCorrupted, match="audits have failed on 3 tables"):
             conn.execute(f"VACUUM ({form}PARALLEL 2) t, u, v")

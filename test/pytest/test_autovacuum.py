@@ -40,6 +40,7 @@ AUTOVACUUM = {
     "cyclone.autovacuum": "on",
     "statement_timeout": "2min",
 }
+ADAPTIVE = "in all, with an adaptive delay"
 TABLE_OPTIONS = {"autovacuum_vacuum_threshold": 0, "autovacuum_vacuum_scale_factor": 0}
 
 
@@ -1138,9 +1139,9 @@ def test_switched_off_midway(auto):
     checks.assert_clean(auto.conn, "t", "u")
 
 
-def test_with_a_target_the_delay_is_the_floor(auto):
+def test_with_an_adaptive_delay_the_delay_is_the_floor(auto):
     """Each of two has the half that PostgreSQL gives it, while a session is at work: also of what there is where there is no delay."""
-    auto.set(autovacuum_vacuum_cost_delay="100ms", autovacuum_vacuum_cost_limit=10, cyclone__autovacuum_latency_target="auto")
+    auto.set(autovacuum_vacuum_cost_delay="100ms", autovacuum_vacuum_cost_limit=10, cyclone__adaptive_delay="autovacuum")
     auto.set(cyclone__debug_price=NOTHING_ADDED["cyclone.debug_price"])
     auto.make_table(rows=20000, parallel_workers=2)
     auto.make_table("u", rows=20000)
@@ -1155,20 +1156,36 @@ def test_with_a_target_the_delay_is_the_floor(auto):
     cancel(auto.conn, burner)
     assert auto.wait_for("engine_count")["last_workers"] == 2
     auto.wait_for("engine_count", "u")
-    assert "latency target auto" in "\n".join(logged(auto.log, "t"))
-    # a session's is another matter
-    auto.set(cyclone__autovacuum_latency_target="off", cyclone__latency_target="auto", autovacuum_vacuum_cost_delay=0)
-    auto.make_dead("t", "id % 3 = 1")
-    auto.vacuum()
-    assert "latency target" not in "\n".join(logged(auto.log, "t"))
+    assert ADAPTIVE in "\n".join(logged(auto.log, "t"))
+    assert "adaptive" not in said(auto.conn, "VACUUM (VERBOSE) t")
     # a table that is to have no delay has none, also when files are read
-    auto.set(cyclone__autovacuum_latency_target="auto", autovacuum_vacuum_cost_delay="100ms", autovacuum_vacuum_cost_limit=1)
+    auto.set(cyclone__adaptive_delay="on", autovacuum_vacuum_cost_delay="100ms", autovacuum_vacuum_cost_limit=1)
     auto.conn.execute("ALTER TABLE t SET (autovacuum_vacuum_cost_delay = 0)")
-    auto.make_dead("t", "id % 3 = 2")
+    auto.make_dead("t", "id % 3 = 1")
     with auto.parked("t", processes=3):
         assert auto.sql("SELECT limited_by, budget, shared_by FROM cyclone.pace_details") == [("nothing", None, None)]
-    auto.wait_for("engine_count", more_than=2)
-    assert "latency target" not in "\n".join(logged(auto.log, "t"))
+    auto.wait_for("engine_count", more_than=1)
+    assert ADAPTIVE not in "\n".join(logged(auto.log, "t"))
+    checks.assert_clean(auto.conn, "t")
+
+
+def test_an_adaptive_delay_of_the_database_slows_nothing_down(auto):
+    """Its owner may have it for autovacuum, but not where the server's settings say full speed."""
+    auto.set(autovacuum_vacuum_cost_delay="1ms", autovacuum_vacuum_cost_limit=10000)
+    auto.conn.execute(f"ALTER DATABASE {TEMPLATE} SET cyclone.adaptive_delay = on")
+    try:
+        auto.make_table(rows=1000)
+        auto.vacuum()
+        assert ADAPTIVE in "\n".join(logged(auto.log, "t"))
+        auto.set(autovacuum_vacuum_cost_delay=0)
+        auto.make_dead("t", "id % 3 = 1")
+        with auto.parked("t", processes=1):
+            auto.set(cyclone__adaptive_delay="on")
+            assert auto.sql("SELECT limited_by, budget, shared_by FROM cyclone.pace_details") == [("nothing", None, None)]
+        auto.wait_for("engine_count", more_than=1)
+        assert ADAPTIVE not in "\n".join(logged(auto.log, "t"))
+    finally:
+        auto.conn.execute(f"ALTER DATABASE {TEMPLATE} RESET cyclone.adaptive_delay")
     checks.assert_clean(auto.conn, "t")
 
 

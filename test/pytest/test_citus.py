@@ -140,7 +140,7 @@ def test_full_reaches_each_shard(nodes, options, target):
 
 
 @pytest.mark.parametrize("target", ["distributed", "reference", "managed", "own, distributed", ""])
-@pytest.mark.parametrize("options", ["FULL INPLACE", "FULL, PARALLEL 2", "LATENCY_TARGET auto", "FULL, LATENCY_TARGET auto"])
+@pytest.mark.parametrize("options", ["FULL INPLACE", "FULL, PARALLEL 2", "ADAPTIVE_DELAY", "FULL, ADAPTIVE_DELAY"])
 def test_what_citus_cannot_send_is_an_error(nodes, options, target):
     nodes.fill()
     before = nodes.state(*TABLES)
@@ -150,7 +150,7 @@ def test_what_citus_cannot_send_is_an_error(nodes, options, target):
     assert nodes.state(*TABLES) == before
 
 
-@pytest.mark.parametrize("options", ["FULL INPLACE", "FULL, PARALLEL 2", "LATENCY_TARGET auto"])
+@pytest.mark.parametrize("options", ["FULL INPLACE", "FULL, PARALLEL 2", "ADAPTIVE_DELAY"])
 def test_what_the_hint_says_works(nodes, options):
     """Nodes that Citus keeps out of take the statement, for shards by their names, or for the whole database."""
     for targets in (lambda shards: ", ".join(shards), lambda _: ""):

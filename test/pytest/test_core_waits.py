@@ -1,4 +1,4 @@
-"""The target auto goes by how long others wait for a core, which their statements don't show, or for a page.
+"""The adaptive delay goes by how long others wait for a core, which their statements don't show, or for a page.
 
 The test says it in place of the kernel (test/shim/core_times.c).
 """
@@ -18,7 +18,7 @@ from test_pace import BURN, BUSY, COSTS, SETTINGS, STANDSTILL, Load, cancel, mak
 
 # so that a table of this size takes minutes
 PAGES = 10_000
-PACED = {"cyclone.debug_price": 60, "cyclone.latency_target": "auto"}
+PACED = {"cyclone.debug_price": 60, "cyclone.adaptive_delay": "on"}
 AUTO = {**SETTINGS, **STANDSTILL, **PACED}
 SECONDS = 0.05
 
@@ -114,7 +114,7 @@ def test_nobody_makes_a_vacuum_slower_than_its_cost_delay(kernel, others, delay)
     report = "\n".join(said)
     [counts] = re.findall(r"buffer usage: (\d+) hits, (\d+) (?:reads|misses), (\d+) dirtied", report)
     cost = sum(int(count) * price for count, price in zip(counts, (1, 2, 20), strict=True))
-    [slept] = re.findall(r"pace: processes slept ([\d.]+) s in all, latency target auto", report)
+    [slept] = re.findall(r"pace: processes slept ([\d.]+) s in all, with an adaptive delay", report)
     rate = 100_000 if not delay else 200_000
     assert cost > 150_000 and float(slept) < 1.2 * cost / rate, report
 

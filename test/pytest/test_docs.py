@@ -361,7 +361,7 @@ def test_what_postgresql_says_where_pg_cyclone_is_missing(prefix, cluster):
     with Cluster.create(prefix, {}) as plain, plain.start().connect() as conn:
         conn.execute("CREATE TABLE orders (id int)")
         conn.execute("SET cyclone.enabled = on")
-        for statement in ("VACUUM (FULL INPLACE) orders", "VACUUM (LATENCY_TARGET 'auto') orders", "VACUUM (DRY_RUN) orders",
+        for statement in ("VACUUM (FULL INPLACE) orders", "VACUUM (ADAPTIVE_DELAY) orders", "VACUUM (DRY_RUN) orders",
                           "SHOW cyclone.audit", "SELECT FROM cyclone.advice", "CREATE EXTENSION pg_cyclone_nowhere",
                           "ALTER TABLE orders SET (cyclone.compaction = on)"):  # fmt: skip
             is_told(conn, statement)
@@ -437,7 +437,7 @@ def test_pg_upgrade(pg_major, prefix, preload):
     """A server of the oldest version that is tested becomes one of this; views, labels and settings come along."""
     oldest = int(os.environ["PG_VERSIONS"].split()[0])
     old_prefix = build.install(oldest, debug_points=True, werror=True)
-    config = {"shared_preload_libraries": "pg_cyclone", "cyclone.latency_target": "auto"}
+    config = {"shared_preload_libraries": "pg_cyclone", "cyclone.adaptive_delay": "on"}
     initdb = ("--no-data-checksums",) if oldest < 18 <= pg_major else ()  # as both must be alike in that
     with (
         Cluster.create(old_prefix, config) as old,

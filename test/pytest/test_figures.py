@@ -108,10 +108,10 @@ def test_what_the_pages_say_in_words_of_making_a_table_small():
 
 
 def test_what_the_page_says_in_words_of_latency_and_small_tables(figures):
-    """Of docs/performance.md: harm and time are a trade, `auto` is slow and harmless, and small tables gain less."""
+    """Of docs/performance.md: harm and time are a trade, the adaptive delay is slow and harmless, and small tables gain less."""
     points = {point["title"]: (point["seconds"]["median"], point["harm"]["95"]["median"]) for point in saved("latency")["points"]}
-    auto, smallest = points["pg_cyclone, latency target auto"], points["pg_cyclone, 200 a 2 ms"]
-    assert auto[0] > smallest[0] and auto[1] <= smallest[1] and max(points["PostgreSQL, 200 a 2 ms"][1], smallest[1]) <= 1
+    adaptive, smallest = points["pg_cyclone, adaptive delay"], points["pg_cyclone, 200 a 2 ms"]
+    assert adaptive[0] > smallest[0] and adaptive[1] <= smallest[1] and max(points["PostgreSQL, 200 a 2 ms"][1], smallest[1]) <= 1
     assert points["pg_cyclone, no delay"][1] > points["PostgreSQL, no delay"][1]
     [whole] = [way for way in saved("tables")["ways"] if way["way"] == "VACUUM"]
     [large] = [one for one in saved("vacuum")["scenarios"] if one["name"] == "one-index"]

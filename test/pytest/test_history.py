@@ -120,12 +120,12 @@ def test_pace(conn):
     conn.execute("VACUUM (FULL INPLACE) t")
     conn.execute("RESET vacuum_cost_delay; RESET vacuum_cost_limit")
     heard = messages_to(conn)
-    conn.execute("VACUUM (LATENCY_TARGET auto, PROCESS_TOAST false, VERBOSE) t")
-    [slow, inplace, toast, target] = history(conn)
+    conn.execute("VACUUM (ADAPTIVE_DELAY, PROCESS_TOAST false, VERBOSE) t")
+    [slow, inplace, toast, adaptive] = history(conn)
     assert slow["slept_seconds"] > 0
     assert inplace["slept_seconds"] > 0
-    [slept] = re.findall(r"pace: processes slept ([\d.]+) s in all, latency target auto", heard[-1])
-    assert target["slept_seconds"] == pytest.approx(float(slept), abs=0.0006)
+    [slept] = re.findall(r"pace: processes slept ([\d.]+) s in all, with an adaptive delay", heard[-1])
+    assert adaptive["slept_seconds"] == pytest.approx(float(slept), abs=0.0006)
 
 
 @pytest.mark.parametrize(

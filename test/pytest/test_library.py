@@ -64,7 +64,7 @@ def test_no_filter_of_system_calls_ends_a_server(prefix, forbidding, calls):
     cluster = forbidding(*(call for call in calls if not postgres_makes(prefix, call)))
     with cluster.connect(TEMPLATE) as conn:
         vacuum_in_each_way(conn)
-        conn.execute("SET cyclone.latency_target = 'auto'; SET vacuum_cost_delay = 1")
+        conn.execute("SET cyclone.adaptive_delay = 'on'; SET vacuum_cost_delay = 1")
         conn.execute("VACUUM t")
         conn.execute("CREATE TABLE a (id int) WITH (autovacuum_vacuum_threshold = 10, autovacuum_vacuum_scale_factor = 0)")
         conn.execute("INSERT INTO a SELECT generate_series(1, 1000)")
@@ -82,8 +82,8 @@ def test_system_calls_can_be_switched_off(prefix):
         cluster.forbidden_calls = tuple(call for call in seccomp.CALLS if not postgres_makes(prefix, call))
         with cluster.start().connect(TEMPLATE) as conn:
             assert not any("parallel workers: " in message for message in vacuum_in_each_way(conn))
-            with pytest.raises(psycopg.errors.FeatureNotSupported, match="LATENCY_TARGET is not available") as error:
-                conn.execute("VACUUM (LATENCY_TARGET auto) t")
+            with pytest.raises(psycopg.errors.FeatureNotSupported, match="ADAPTIVE_DELAY is not available") as error:
+                conn.execute("VACUUM (ADAPTIVE_DELAY) t")
             assert "message in the server's log" in error.value.diag.message_hint
         assert cluster.log.count("LOG:  VACUUM and autovacuum are PostgreSQL's own, as cyclone.system_calls is off") == 1
         assert not re.search("cannot take over|how much disk space|the page cache|terminated by signal", cluster.log)

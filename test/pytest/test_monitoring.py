@@ -182,7 +182,7 @@ def run(conn, name: str) -> list[dict]:
 
 
 def test_queries(cluster, db, conn, watcher):
-    """Each query of each file as pg_monitor, while there is something to tell of: a holder, a VACUUM at work with a target, a past one."""
+    """Each query of each file as pg_monitor, while there is something to tell of: a holder, a VACUUM at work with an adaptive delay, a past one."""
     conn.execute("CREATE TABLE t (id int PRIMARY KEY, filler text)")
     conn.execute("INSERT INTO t SELECT i, repeat('x', 200) FROM generate_series(1, 20000) i")
     conn.execute("VACUUM ANALYZE t")
@@ -192,7 +192,7 @@ def test_queries(cluster, db, conn, watcher):
         with pytest.raises(psycopg.Error):
             conn.execute("VACUUM t")
         conn.execute("SELECT pg_stat_force_next_flush()")
-        with Parked(cluster, db, "heap-scan:leader", 1, "VACUUM (PARALLEL 0, LATENCY_TARGET auto) t") as vacuum:
+        with Parked(cluster, db, "heap-scan:leader", 1, "VACUUM (PARALLEL 0, ADAPTIVE_DELAY) t") as vacuum:
             wait_until(lambda: run(watcher, "sql_exporter: cyclone_pace"), "its pace")
             found = {name: run(watcher, name) for name in queries()}
             vacuum.finish()

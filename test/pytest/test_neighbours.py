@@ -23,7 +23,7 @@ FULL_IS_REFUSED = {
     "FULL INPLACE": "option FULL INPLACE",
     "FULL, FULL INPLACE, VERBOSE": "option FULL INPLACE",
     "FULL, PARALLEL 2": "options FULL and PARALLEL",
-    "FULL REWRITE, LATENCY_TARGET auto": "options FULL and LATENCY_TARGET",
+    "FULL REWRITE, ADAPTIVE_DELAY": "options FULL and ADAPTIVE_DELAY",
 }
 CATALOGS = {
     "citus": """
@@ -119,8 +119,8 @@ def test_distributed_tables(server, order):
                 error = refusal(conn, f"VACUUM ({options}) {target}")
                 assert error.diag.message_primary.startswith(f"VACUUM {what} cannot be used for")
                 assert "distributed by Citus" in error.diag.message_primary
-            error = refusal(conn, f"VACUUM (LATENCY_TARGET auto) {target}")
-            assert "cyclone.latency_target" in error.diag.message_hint
+            error = refusal(conn, f"VACUUM (ADAPTIVE_DELAY) {target}")
+            assert "cyclone.adaptive_delay" in error.diag.message_hint
         assert dead(conn, "own") == ROWS // 2
 
         before = pages(conn, "own")
@@ -131,7 +131,7 @@ def test_distributed_tables(server, order):
         conn.execute("VACUUM (FULL INPLACE) own, part")
         assert pages(conn, "own") < before
         fill(conn)
-        assert reports(hear(conn, "VACUUM (LATENCY_TARGET auto, VERBOSE) own"), "own") == 1
+        assert reports(hear(conn, "VACUUM (ADAPTIVE_DELAY, VERBOSE) own"), "own") == 1
         conn.execute("VACUUM own, part")
         checks.assert_clean(conn, "own", "part")
 
@@ -229,15 +229,15 @@ def test_tables_in_chunks(server):
         checks.assert_clean(conn, "own", "part")
 
 
-def test_latency_target_for_chunks(server):
-    """A latency target comes to the chunks, which are vacuumed in the same session."""
+def test_adaptive_delay_for_chunks(server):
+    """The option comes to the chunks, which are vacuumed in the same session."""
     pretend(server, "timescaledb")
     server.sql("INSERT INTO _timescaledb_catalog.hypertable VALUES (1, 'public', 'shared')", dbname="timescaledb")
     with server.connect("timescaledb") as conn:
         fill(conn)
-        said = hear(conn, "VACUUM (LATENCY_TARGET auto, VERBOSE, PARALLEL 1) shared")
+        said = hear(conn, "VACUUM (ADAPTIVE_DELAY, VERBOSE, PARALLEL 1) shared")
         assert told(said, "divider") == ["verbose parallel=1"]
-        assert reports(said, "part") >= 1 and any("latency target" in line for line in said)
+        assert reports(said, "part") >= 1 and any("adaptive delay" in line for line in said)
         assert dead(conn, "part") == 0
 
 

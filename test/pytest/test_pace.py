@@ -1,4 +1,4 @@
-"""How fast a VACUUM goes: one budget for all its processes, settings that change meanwhile, and the latency target auto.
+"""How fast a VACUUM goes: one budget for all its processes, settings that change meanwhile, and the adaptive delay.
 
 test/unit/test_pace_law.c has the control law in a simulation. test_core_waits.py has what others wait for.
 """
@@ -24,7 +24,7 @@ COSTS = {"vacuum_cost_page_hit": 1, "vacuum_cost_page_miss": 1, "vacuum_cost_pag
 BUSY = "SELECT count(*) FROM generate_series(1, 10000)"
 # So slow that it would not end by itself.
 STANDSTILL = {"vacuum_cost_delay": "100ms", "vacuum_cost_limit": 1}
-# ... with the target auto neither, while a session is at work
+# ... with an adaptive delay neither, while a session is at work
 LITTLE_ADDED = {**STANDSTILL, "cyclone.debug_price": 20}
 
 
@@ -204,10 +204,10 @@ def test_the_cost_delay_goes_by_the_settings(conn):
     assert [conn.execute(f"SHOW {name}").fetchone()[0] for name in list(settings)[:3]] == ["3", "5", "0"]
 
 
-def test_a_target_is_learned(cluster, db, conn):
+def test_what_is_added_is_learned(cluster, db, conn):
     """VACUUM keeps to its cost delay, and then adds to it by what others wait for. When they have gone, it goes at full speed."""
     make_slow_table(conn, pages=20000)
-    settings = {**SETTINGS, **LITTLE_ADDED, "cyclone.latency_target": "auto"}
+    settings = {**SETTINGS, **LITTLE_ADDED, "cyclone.adaptive_delay": "on"}
     busy = "SELECT count(*) FROM pg_stat_activity WHERE query = %s"
     with Load(cluster, db, BUSY, 4):
         # or VACUUM may be through before anybody waits
@@ -266,14 +266,14 @@ def reloaded(prefix):
     "heap-scan", *(pytest.param(point, marks=pytest.mark.once) for point in ("index-vacuum", "btree-page", "heap-vacuum", "index-cleanup"))
 ])
 @pytest.mark.parametrize("workers", [pytest.param(0, marks=pytest.mark.once), 2])
-def test_a_target_is_set_by_a_reload_in_each_phase(reloaded, point, workers):
+def test_an_adaptive_delay_is_set_by_a_reload_in_each_phase(reloaded, point, workers):
     """And taken back in the next: the VACUUM goes on, and its session ends in peace."""
     cluster = reloaded
     position = len(cluster.log)
     with cluster.connect() as conn:
         conn.execute("DROP TABLE IF EXISTS t")
         make_table(conn, ("btree (id)", "gin (a)"))
-        for rest, change in enumerate(("SET cyclone.latency_target = 'auto'", "RESET cyclone.latency_target")):
+        for rest, change in enumerate(("SET cyclone.adaptive_delay = 'on'", "RESET cyclone.adaptive_delay")):
             conn.execute(f"DELETE FROM t WHERE id % 3 = {rest}")
             with Parked(cluster, "postgres", f"{point}:any", 1, f"VACUUM (PARALLEL {workers}, INDEX_CLEANUP on) t") as vacuum:
                 alter_system(conn, change)
@@ -296,9 +296,9 @@ def test_what_is_taken_out_of_the_files_is_forgotten(new_cluster):
         alter_system(conn, "SET vacuum_cost_delay = '100ms'", "SET vacuum_cost_limit = 2")
         vacuum = Background(cluster, "postgres", "VACUUM (PARALLEL 1) t")
         wait_until(lambda: (row := pace(conn)) and row["budget"] == 20, "a VACUUM")
-        alter_system(conn, "SET cyclone.latency_target = 'auto'", "SET vacuum_cost_limit = 1")
+        alter_system(conn, "SET cyclone.adaptive_delay = 'on'", "SET vacuum_cost_limit = 1")
         wait_until(lambda: (row := pace(conn)) and row["budget"] == 10 and row["shared_by"] == 1, "new settings")
-        alter_system(conn, "RESET cyclone.latency_target", "RESET vacuum_cost_limit")
+        alter_system(conn, "RESET cyclone.adaptive_delay", "RESET vacuum_cost_limit")
         wait_until(lambda: (row := pace(conn)) and row["budget"] == 2000 and row["shared_by"] is None, "the defaults")
         cancel(conn, vacuum, burner)
 
@@ -327,28 +327,28 @@ def test_the_leader_follows_a_reload_while_it_waits_for_a_worker(new_cluster):
 
 
 @pytest.mark.once
-def test_a_target_governs_small_tables_too(cluster, db, conn):
+def test_an_adaptive_delay_governs_small_tables_too(cluster, db, conn):
     """Tables that take less than a tick each, one after the other: they are one VACUUM."""
     for number in range(100):
         conn.execute(f"CREATE TABLE small_{number} WITH (fillfactor = 10) AS SELECT generate_series(1, 200) i")
     conn.execute("CHECKPOINT")
     names = ", ".join(f"small_{number}" for number in range(100))
     with Load(cluster, db, BUSY, 4):
-        vacuum = Background(cluster, db, f"VACUUM (LATENCY_TARGET auto) {names}", {**LITTLE_ADDED, "vacuum_cost_limit": 100})
+        vacuum = Background(cluster, db, f"VACUUM (ADAPTIVE_DELAY) {names}", {**LITTLE_ADDED, "vacuum_cost_limit": 100})
         wait_until(lambda: (row := pace(conn)) and row["limited_by"] in ("other sessions", "floor") and row["others_would_take"], "its pace")
     vacuum.finish()
 
 
 @pytest.mark.once
 def test_an_error_ends_the_pace_too(cluster, db, conn):
-    """After a failed VACUUM with a target, whichever process failed, the session's next ones are as fast as ever, and statements go on."""
+    """After a failed VACUUM with an adaptive delay, whichever process failed, the session's next ones are as fast as ever, and statements go on."""
     make_table(conn)
     for who, other in (("leader", "worker"), ("worker", "leader")):
         with cluster.connect(db) as session, cluster.connect(db) as gate:
             # the others wait, or they might have scanned the table before this one comes there
             gate.execute("SELECT pg_advisory_lock(%s)", (DEBUG_POINT_LOCK,))
             points = f"heap-scan:{who}:error heap-scan:{other}:wait"
-            for name, value in {**SETTINGS, "cyclone.latency_target": "auto", "cyclone.debug_point": points}.items():
+            for name, value in {**SETTINGS, "cyclone.adaptive_delay": "on", "cyclone.debug_point": points}.items():
                 session.execute("SELECT set_config(%s, %s, false)", (name, str(value)))
             with pytest.raises(psycopg.Error, match="debug point"):
                 session.execute("VACUUM (PARALLEL 2, DISABLE_PAGE_SKIPPING) t")
@@ -360,7 +360,7 @@ def test_an_error_ends_the_pace_too(cluster, db, conn):
 
 
 @pytest.mark.once
-def test_who_has_left_a_target_counts_no_more(cluster, db, conn):
+def test_who_has_left_counts_no_more(cluster, db, conn):
     """However it has left: cancelled, terminated, by an error of its own or of a worker, before its first table, or by its end."""
     make_table(conn)
     conn.execute(BURN)
@@ -369,7 +369,7 @@ def test_who_has_left_a_target_counts_no_more(cluster, db, conn):
         conn.execute(f"CREATE TABLE {name} WITH (fillfactor = 10) AS SELECT generate_series(1, 50000) i")
     time.sleep(0.3)  # for that long the next VACUUM goes on as fast as the last one, of another test, perhaps with nobody at work
     first, second, third = (
-        Background(cluster, db, f"VACUUM (PARALLEL 2, LATENCY_TARGET auto) {name}", {**SETTINGS, **NOTHING_ADDED}) for name in "tuv"
+        Background(cluster, db, f"VACUUM (PARALLEL 2, ADAPTIVE_DELAY) {name}", {**SETTINGS, **NOTHING_ADDED}) for name in "tuv"
     )
     shared_by = lambda: (row := rows_by_pid(conn).get(first.pid)) and row["shared_by"]  # noqa: E731
     wait_until(lambda: shared_by() == 3, "all of them")
@@ -377,7 +377,7 @@ def test_who_has_left_a_target_counts_no_more(cluster, db, conn):
         conn.execute(f"SELECT {function}(%s)", (vacuum.pid,))
         assert vacuum.wait()
         wait_until(lambda: shared_by() == rest, "its end")  # noqa: B023
-    with Parked(cluster, db, "heap-scan:any", 1, "VACUUM (PARALLEL 2, LATENCY_TARGET auto) w", SETTINGS) as vacuum:
+    with Parked(cluster, db, "heap-scan:any", 1, "VACUUM (PARALLEL 2, ADAPTIVE_DELAY) w", SETTINGS) as vacuum:
         wait_until(lambda: shared_by() == 2, "another one")
         vacuum.release()
         vacuum.finish()
@@ -387,14 +387,14 @@ def test_who_has_left_a_target_counts_no_more(cluster, db, conn):
             # the leader waits, or it might have scanned the table before a worker comes
             gate.execute("SELECT pg_advisory_lock(%s)", (DEBUG_POINT_LOCK,))
             failing = Background(
-                cluster, db, f"VACUUM (PARALLEL {workers}, LATENCY_TARGET auto, DISABLE_PAGE_SKIPPING) w",
+                cluster, db, f"VACUUM (PARALLEL {workers}, ADAPTIVE_DELAY, DISABLE_PAGE_SKIPPING) w",
                 {**SETTINGS, "cyclone.debug_point": points},
             )  # fmt: skip
             assert "debug point" in str(failing.wait())
         wait_until(lambda: shared_by() == 1, "its end")
     # before its first table, in a session that goes on
     with pytest.raises(psycopg.errors.UndefinedTable):
-        conn.execute("VACUUM (LATENCY_TARGET auto) nowhere")
+        conn.execute("VACUUM (ADAPTIVE_DELAY) nowhere")
     wait_until(lambda: shared_by() == 1, "its end")
     cancel(conn, first, burner)
 
@@ -408,7 +408,7 @@ def test_who_was_killed_counts_no_more(new_cluster):
         conn.execute("CREATE TABLE u AS SELECT * FROM t")
         conn.execute(BURN)
         burner = Background(cluster, "postgres", "SELECT burn(600)")
-        vacuums = [Background(cluster, "postgres", f"VACUUM (PARALLEL 1, LATENCY_TARGET auto) {name}", NOTHING_ADDED) for name in "tu"]
+        vacuums = [Background(cluster, "postgres", f"VACUUM (PARALLEL 1, ADAPTIVE_DELAY) {name}", NOTHING_ADDED) for name in "tu"]
         wait_until(lambda: [row["shared_by"] for row in rows_by_pid(conn).values()] == [2, 2], "two VACUUMs")
         position = len(cluster.log)
         os.kill(vacuums[0].pid, signal.SIGKILL)
@@ -417,7 +417,7 @@ def test_who_was_killed_counts_no_more(new_cluster):
     wait_until(lambda: "database system is ready to accept connections" in cluster.log[position:], "the restart")
     with cluster.connect() as conn:
         assert pace(conn) is None
-        vacuum = Background(cluster, "postgres", "VACUUM (PARALLEL 1, LATENCY_TARGET auto) t", STANDSTILL)
+        vacuum = Background(cluster, "postgres", "VACUUM (PARALLEL 1, ADAPTIVE_DELAY) t", STANDSTILL)
         assert wait_until(lambda: pace(conn), "a VACUUM")["shared_by"] == 1
         conn.execute("SELECT pg_cancel_backend(%s)", (vacuum.pid,))
         vacuum.wait()
@@ -429,7 +429,7 @@ def test_a_walsender_is_nobody(cluster, db, conn, replication, is_nobody):
     """It sends the WAL that VACUUM writes, so to spare it would be to stop at once; any other session that is as busy counts."""
     make_table(conn)
     conn.execute(BURN)
-    settings = {**SETTINGS, "cyclone.latency_target": "auto"}
+    settings = {**SETTINGS, "cyclone.adaptive_delay": "on"}
     with cluster.connect(db, replication=replication) as session:
         session.pgconn.send_query(b"SELECT burn(60)")
         vacuum = Background(cluster, db, f"VACUUM (DISABLE_PAGE_SKIPPING, PARALLEL 0) {', '.join(['t'] * 50_000)}", settings)

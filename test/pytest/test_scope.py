@@ -156,15 +156,14 @@ def test_no_user_switches_it_on(conn):
 def test_a_mistake_in_the_files_leaves_it_off(new_cluster):
     """Or narrow. So what is meant to be one database is never all of them."""
     wrong = {"cyclone.enabled": "maybe", "cyclone.autovacuum": "perhaps", "cyclone.system_calls": "if so", "cyclone.databases": "shop,,"}
-    wrong |= {"cyclone.max_wal_rate": "32 MB a second", "cyclone.max_replica_lag": "-1", "cyclone.latency_target": "20ms",
-              "cyclone.autovacuum_latency_target": "some"}  # fmt: skip
+    wrong |= {"cyclone.max_wal_rate": "32 MB a second", "cyclone.max_replica_lag": "-1", "cyclone.adaptive_delay": "20ms"}
     own = new_cluster(**wrong, **{"cyclone.tables": '"', "cyclone.compaction": "on", "cyclone.compaction_window": "some time"})
     expected = {"enabled": "off", "autovacuum": "off", "system_calls": "off", "databases": '""', "tables": '""', "compaction": "off",
-                "max_wal_rate": "1MB", "max_replica_lag": "1s", "latency_target": "auto", "autovacuum_latency_target": "auto"}  # fmt: skip
+                "max_wal_rate": "1MB", "max_replica_lag": "1s", "adaptive_delay": "on"}  # fmt: skip
     with own.connect() as conn:
         assert {name: conn.execute(f"SHOW cyclone.{name}").fetchone()[0] for name in expected} == expected
         assert all(f"\"cyclone.{name}\" is taken for '{value}', as the value of" in own.log for name, value in expected.items())
-    valid = {"max_wal_rate": "32MB", "max_replica_lag": "10s", "latency_target": "off", "autovacuum_latency_target": "off"}
+    valid = {"max_wal_rate": "32MB", "max_replica_lag": "10s", "adaptive_delay": "off"}
     with own.connect() as conn:
         for name, value in valid.items():
             conn.execute(f"ALTER SYSTEM SET cyclone.{name} = '{value}'")

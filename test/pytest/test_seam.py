@@ -79,13 +79,13 @@ def test_watchers_see_the_statement_and_the_engine_gets_the_table(server, conn):
     conn.execute("SELECT pg_stat_statements_reset()")
     plain = said(conn, "VACUUM (VERBOSE) t")
     assert by_engine(plain) and "test_hooks sees VACUUM: verbose" in plain
-    with_target = said(conn, "VACUUM (LATENCY_TARGET auto, VERBOSE) t")
-    assert by_engine(with_target) and "latency target auto" in with_target
+    with_option = said(conn, "VACUUM (ADAPTIVE_DELAY, VERBOSE) t")
+    assert by_engine(with_option) and has_adaptive_delay(with_option)
     # hooks that run inside ours see it as the server does
-    seen = "verbose" if server.order == "last" else "latency_target verbose"
-    assert f"test_hooks sees VACUUM: {seen} \n" in with_target
+    seen = "verbose" if server.order == "last" else "adaptive_delay verbose"
+    assert f"test_hooks sees VACUUM: {seen} \n" in with_option
     counts = conn.execute("SELECT query, calls FROM pg_stat_statements WHERE query ILIKE 'vacuum%' ORDER BY query").fetchall()
-    assert counts == [("VACUUM (LATENCY_TARGET auto, VERBOSE) t", 1), ("VACUUM (VERBOSE) t", 1)]
+    assert counts == [("VACUUM (ADAPTIVE_DELAY, VERBOSE) t", 1), ("VACUUM (VERBOSE) t", 1)]
     assert_vacuumed(conn)
 
 
@@ -94,11 +94,11 @@ def test_a_library_that_runs_the_vacuum_itself(server, conn):
     assert by_engine(said(conn, "VACUUM (VERBOSE, ANALYZE) t"))
     assert_vacuumed(conn)
     if server.order == "last":
-        report = said(conn, "VACUUM (VERBOSE, LATENCY_TARGET auto) t")
-        assert by_engine(report) and "latency target" in report
+        report = said(conn, "VACUUM (VERBOSE, ADAPTIVE_DELAY) t")
+        assert by_engine(report) and has_adaptive_delay(report)
     else:  # it doesn't know the option
-        with pytest.raises(psycopg.errors.SyntaxError, match='unrecognized VACUUM option "latency_target"'):
-            conn.execute("VACUUM (VERBOSE, LATENCY_TARGET auto) t")
+        with pytest.raises(psycopg.errors.SyntaxError, match='unrecognized VACUUM option "adaptive_delay"'):
+            conn.execute("VACUUM (VERBOSE, ADAPTIVE_DELAY) t")
     conn.execute("SET cyclone.enabled = off")
     assert not by_engine(said(conn, "VACUUM (VERBOSE) t"))
 
@@ -107,14 +107,14 @@ def test_switched_off(conn):
     conn.execute("SET cyclone.enabled = off")
     assert not by_engine(said(conn, "VACUUM (VERBOSE) t"))
     with pytest.raises(psycopg.errors.ObjectNotInPrerequisiteState, match="is pg_cyclone's, which is off"):
-        conn.execute("VACUUM (LATENCY_TARGET auto) t")
+        conn.execute("VACUUM (ADAPTIVE_DELAY) t")
     assert_vacuumed(conn)
 
 
 def test_a_copy_of_heap_is_left_to_the_server(conn):
     make_table(conn, "copy", "heap_copy")
     try:
-        report = said(conn, "VACUUM (VERBOSE, LATENCY_TARGET auto) copy, t")
+        report = said(conn, "VACUUM (VERBOSE, ADAPTIVE_DELAY) copy, t")
         mine, heap = report.split('INFO: vacuuming "cyclone_template.public.t"')
         assert not by_engine(mine) and by_engine(heap)
         assert not by_engine(said(conn, "VACUUM (FULL REWRITE, VERBOSE) copy"))
@@ -123,18 +123,18 @@ def test_a_copy_of_heap_is_left_to_the_server(conn):
         conn.execute("DROP TABLE copy")
 
 
-def has_target(report: str) -> bool:
-    return "latency target auto" in report
+def has_adaptive_delay(report: str) -> bool:
+    return "adaptive delay" in report
 
 
-def test_a_target_is_for_the_statement_only(server, conn):
-    assert has_target(said(conn, "VACUUM (LATENCY_TARGET auto, VERBOSE) t"))
+def test_an_adaptive_delay_is_for_the_statement_only(server, conn):
+    assert has_adaptive_delay(said(conn, "VACUUM (ADAPTIVE_DELAY, VERBOSE) t"))
     assert "pace:" not in said(conn, "VACUUM (VERBOSE) t")
     failures = [
-        "VACUUM (LATENCY_TARGET auto) nowhere",
-        "VACUUM (LATENCY_TARGET auto, NONSENSE) t",
-        "VACUUM (LATENCY_TARGET '2s') t",
-        "VACUUM (LATENCY_TARGET auto, PARALLEL -1) t",
+        "VACUUM (ADAPTIVE_DELAY) nowhere",
+        "VACUUM (ADAPTIVE_DELAY, NONSENSE) t",
+        "VACUUM (ADAPTIVE_DELAY '2s') t",
+        "VACUUM (ADAPTIVE_DELAY, PARALLEL -1) t",
     ]
     for failure in failures:
         with pytest.raises(psycopg.Error):
@@ -143,23 +143,23 @@ def test_a_target_is_for_the_statement_only(server, conn):
         assert conn.execute("SELECT count(*) FROM cyclone.pace").fetchone() == (0,)
     conn.execute("SET cyclone.debug_point = 'heap-scan:leader:error'")
     with pytest.raises(psycopg.Error, match="debug point"):
-        conn.execute("VACUUM (LATENCY_TARGET auto, DISABLE_PAGE_SKIPPING) t")
+        conn.execute("VACUUM (ADAPTIVE_DELAY, DISABLE_PAGE_SKIPPING) t")
     conn.execute("RESET cyclone.debug_point")
     assert "pace:" not in said(conn, "VACUUM (VERBOSE) t")
     assert_vacuumed(conn)
 
 
-def test_each_table_of_a_statement_has_the_target(conn):
+def test_each_table_of_a_statement_has_an_adaptive_delay(conn):
     make_table(conn, "u")
     try:
-        report = said(conn, "VACUUM (LATENCY_TARGET auto, VERBOSE) t, u")
-        assert len(re.findall("latency target auto", report)) == report.count("finished vacuuming") == 4
+        report = said(conn, "VACUUM (ADAPTIVE_DELAY, VERBOSE) t, u")
+        assert len(re.findall("adaptive delay", report)) == report.count("finished vacuuming") == 4
     finally:
         conn.execute("DROP TABLE u")
 
 
-def test_a_target_beside_any_other_options(server, conn):
-    """Each possible statement has the same effect as without a target."""
+def test_an_adaptive_delay_beside_any_other_options(server, conn):
+    """Each possible statement has the same effect as without it."""
     print(f"CYCLONE_SEED={SEED}")
     chance = random.Random(SEED)
     conn.execute("DROP TABLE t")
@@ -175,11 +175,11 @@ def test_a_target_beside_any_other_options(server, conn):
             if not (found := re.fullmatch(r"VACUUM \((.*)\) (.*)", statement)) or "ONLY_DATABASE_STATS" in statement:
                 continue
             options = found[1].split(", ")
-            target = chance.choice(("auto", "'auto'", "0", "off"))
-            options.insert(chance.randrange(len(options) + 1), f"LATENCY_TARGET {target}")
-            with_target = f"VACUUM ({', '.join(options)}) {found[2]}"
-            without, beside = verdict(conn, statement), verdict(conn, with_target)
-            assert beside[:4] == without[:4], with_target
+            value = chance.choice(("", "on", "'TRUE'", "0", "off"))
+            options.insert(chance.randrange(len(options) + 1), f"ADAPTIVE_DELAY {value}".strip())
+            with_option = f"VACUUM ({', '.join(options)}) {found[2]}"
+            without, beside = verdict(conn, statement), verdict(conn, with_option)
+            assert beside[:4] == without[:4], with_option
     finally:
         conn.execute("DROP TABLE u, p")
         conn.execute("DROP VIEW v")
@@ -191,16 +191,16 @@ def test_what_is_wrong_beside_an_option_of_ours(conn, options):
     rest = ") t (id)" if options == "columns" else f", {options}) t"
     expected = verdict(conn, f"VACUUM (FULL{rest}")[:2]
     assert expected[0] != "accepted"
-    for ours in ("FULL INPLACE", "FULL REWRITE", "FULL INPLACE, LATENCY_TARGET auto", "FULL, LATENCY_TARGET auto"):
+    for ours in ("FULL INPLACE", "FULL REWRITE", "FULL INPLACE, ADAPTIVE_DELAY", "FULL, ADAPTIVE_DELAY"):
         assert verdict(conn, f"VACUUM ({ours}{rest}")[:2] == expected, ours
 
 
 def test_a_prepared_statement_is_run_again(conn):
-    for statement in ("VACUUM (VERBOSE) t", "VACUUM (VERBOSE, LATENCY_TARGET auto) t"):
+    for statement in ("VACUUM (VERBOSE) t", "VACUUM (VERBOSE, ADAPTIVE_DELAY) t"):
         for _ in range(3):
             conn.execute("DELETE FROM t WHERE id IN (SELECT max(id) FROM t)")
             report = said(conn, statement, prepare=True)
-            assert by_engine(report) and has_target(report) == ("TARGET" in statement)
+            assert by_engine(report) and has_adaptive_delay(report) == ("ADAPTIVE" in statement)
         assert conn.execute("SELECT count(*) FROM pg_prepared_statements WHERE statement = %s", [statement]).fetchone() == (1,)
     checks.assert_clean(conn, "t")
 
@@ -209,10 +209,10 @@ def test_where_no_vacuum_is_allowed(conn):
     conn.execute("CREATE OR REPLACE FUNCTION run(text) RETURNS void LANGUAGE plpgsql AS $$BEGIN EXECUTE $1; END$$")
     for options in ("", "(VERBOSE)", "(FULL)"):
         verdicts = []
-        targets = [""] if options == "" else ["", ", LATENCY_TARGET auto"]
-        for enabled, target in [("off", ""), *(("on", target) for target in targets)]:
+        ours = [""] if options == "" else ["", ", ADAPTIVE_DELAY"]
+        for enabled, own in [("off", ""), *(("on", own) for own in ours)]:
             conn.execute(f"SET cyclone.enabled = {enabled}")
-            vacuum = f"VACUUM {options.replace(')', target + ')')} t"
+            vacuum = f"VACUUM {options.replace(')', own + ')')} t"
             verdicts.append([verdict(conn, f"SELECT run($x${vacuum}$x$)")[:2]])
             conn.execute("BEGIN")
             verdicts[-1].append(verdict(conn, vacuum)[:2])
@@ -228,10 +228,10 @@ def test_where_no_vacuum_is_allowed(conn):
 def test_a_vacuum_that_is_tried_in_the_midst_of_one(conn):
     """BRIN evaluates an expression, that runs a VACUUM, which fails, and goes on."""
     conn.execute("CREATE TABLE brin (id int) WITH (autovacuum_enabled = off)")
-    conn.execute("INSERT INTO brin SELECT generate_series(1, 100); SET my.target = 'off'")
+    conn.execute("INSERT INTO brin SELECT generate_series(1, 100); SET my.delay = 'off'")
     conn.execute(
         "CREATE FUNCTION tries(int) RETURNS int LANGUAGE plpgsql AS $$BEGIN"
-        " EXECUTE format('VACUUM (LATENCY_TARGET %s) pg_class', current_setting('my.target')); RETURN $1;"
+        " EXECUTE format('VACUUM (ADAPTIVE_DELAY %s) pg_class', current_setting('my.delay')); RETURN $1;"
         " EXCEPTION WHEN active_sql_transaction THEN RETURN $1; END$$"
     )
     conn.execute("CREATE FUNCTION calls(int) RETURNS int IMMUTABLE LANGUAGE plpgsql AS $$BEGIN RETURN public.tries($1); END$$")
@@ -239,18 +239,18 @@ def test_a_vacuum_that_is_tried_in_the_midst_of_one(conn):
     try:
         conn.execute("INSERT INTO brin SELECT generate_series(1, 5000)")
         conn.execute("DELETE FROM brin WHERE id % 3 = 0")
-        for target, tried in (("", "auto"), (", LATENCY_TARGET auto", "off")):
-            conn.execute(f"SET my.target = '{tried}'")
-            report = said(conn, f"VACUUM (VERBOSE, PARALLEL 0{target}) brin")
+        for own, tried in (("", "on"), (", ADAPTIVE_DELAY", "off")):
+            conn.execute(f"SET my.delay = '{tried}'")
+            report = said(conn, f"VACUUM (VERBOSE, PARALLEL 0{own}) brin")
             assert by_engine(report)
-            assert has_target(report) == bool(target)
+            assert has_adaptive_delay(report) == bool(own)
             conn.execute("INSERT INTO brin SELECT generate_series(1, 5000)")
     finally:
         conn.execute("DROP TABLE brin")
         conn.execute("DROP FUNCTION calls, tries")
 
 
-@pytest.mark.parametrize("statement", ["VACUUM (LATENCY_TARGET auto) pg_class", "ANALYZE u"])
+@pytest.mark.parametrize("statement", ["VACUUM (ADAPTIVE_DELAY) pg_class", "ANALYZE u"])
 def test_a_vacuum_that_is_tried_while_rows_move(conn, statement):
     """The function in an index goes on, and so does the command, at its own pace."""
     conn.execute("CREATE TABLE u (id int) WITH (autovacuum_enabled = off)")
@@ -309,12 +309,12 @@ def test_a_seam_that_cannot_be_made(new_cluster, module):
         make_table(conn)
         assert not by_engine(said(conn, "VACUUM (VERBOSE) t"))
         assert_vacuumed(conn)
-        with pytest.raises(psycopg.errors.FeatureNotSupported, match="LATENCY_TARGET is not available") as error:
-            conn.execute("VACUUM (LATENCY_TARGET auto) t")
+        with pytest.raises(psycopg.errors.FeatureNotSupported, match="ADAPTIVE_DELAY is not available") as error:
+            conn.execute("VACUUM (ADAPTIVE_DELAY) t")
         assert "message in the server's log" in error.value.diag.message_hint
         assert by_engine(said(conn, "VACUUM (FULL REWRITE, VERBOSE) t"))
         conn.execute("DELETE FROM t WHERE id % 2 = 0")
-        assert "moved " in said(conn, "VACUUM (FULL INPLACE, VERBOSE, LATENCY_TARGET auto) t")
+        assert "moved " in said(conn, "VACUUM (FULL INPLACE, VERBOSE, ADAPTIVE_DELAY) t")
         checks.assert_clean(conn, "t")
 
 
@@ -325,12 +325,12 @@ def test_a_single_user_server_is_left_alone(new_cluster):
     cluster.stop()
     command = [program_path(cluster.prefix, "postgres"), "--single", "-c", "log_min_messages=info", "-D", cluster.data, TEMPLATE]
     result = subprocess.run(
-        command, input="VACUUM (VERBOSE) t\nVACUUM (LATENCY_TARGET auto) t\n", text=True, capture_output=True,
+        command, input="VACUUM (VERBOSE) t\nVACUUM (ADAPTIVE_DELAY) t\n", text=True, capture_output=True,
         env=program_env(cluster.prefix), timeout=120, **as_server_user(),
     )  # fmt: skip
     assert result.returncode == 0
     assert "finished vacuuming" in result.stderr and not by_engine(result.stderr)
-    assert 'unrecognized VACUUM option "latency_target"' in result.stderr
+    assert 'unrecognized VACUUM option "adaptive_delay"' in result.stderr
     cluster.start()
     with cluster.connect(TEMPLATE) as conn:
         assert_vacuumed(conn)
@@ -338,7 +338,7 @@ def test_a_single_user_server_is_left_alone(new_cluster):
 
 def test_the_engine_can_be_stopped_at_the_seam(server, conn):
     """A cancelled VACUUM leaves nothing armed, and the next one of the session is as ever."""
-    with Parked(server, TEMPLATE, "heap-scan:any", 1, "VACUUM (LATENCY_TARGET auto, DISABLE_PAGE_SKIPPING) t") as vacuum:
+    with Parked(server, TEMPLATE, "heap-scan:any", 1, "VACUUM (ADAPTIVE_DELAY, DISABLE_PAGE_SKIPPING) t") as vacuum:
         assert conn.execute("SELECT shared_by FROM cyclone.pace_details").fetchall() == [(1,)]
         conn.execute("SELECT pg_cancel_backend(%s)", [vacuum.pid])
         assert isinstance(vacuum.wait(), psycopg.errors.QueryCanceled)

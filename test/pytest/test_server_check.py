@@ -78,7 +78,7 @@ def assert_core_serves(cluster, differs: str) -> None:
     assert reasons == differs
     assert "dead-TID store" not in vacuumed(cluster)
     with cluster.connect() as conn:
-        for options in ("FULL INPLACE", "FULL REWRITE", "LATENCY_TARGET auto", "FULL, LATENCY_TARGET 'auto'"):
+        for options in ("FULL INPLACE", "FULL REWRITE", "ADAPTIVE_DELAY", "FULL, ADAPTIVE_DELAY"):
             with pytest.raises(psycopg.errors.ObjectNotInPrerequisiteState, match="does not fit this server") as error:
                 conn.execute(f"VACUUM ({options}) t")
             assert differs in error.value.diag.message_detail
@@ -106,7 +106,6 @@ def assert_core_serves(cluster, differs: str) -> None:
 # A value for each argument of the extension's functions, by its name, or else its type
 ARGUMENTS = {
     "view": "'progress'",
-    "latency_target": "'auto'",
     "full": "'inplace'",
     "result": "NULL",
     "boolean": "true",

@@ -80,7 +80,7 @@ def engine_reports(said: list[str], table: str) -> int:
     return sum(f'.{table.split(".")[-1]}"' in line.split("\n")[0] and "\nparallel workers: " in line for line in said)
 
 
-@pytest.mark.parametrize("options", ["VERBOSE", "VERBOSE, PARALLEL 2", "VERBOSE, ANALYZE", "VERBOSE, LATENCY_TARGET auto"])
+@pytest.mark.parametrize("options", ["VERBOSE", "VERBOSE, PARALLEL 2", "VERBOSE, ANALYZE", "VERBOSE, ADAPTIVE_DELAY"])
 @pytest.mark.parametrize("target", ["hyper, own", ""], ids=["named", "bare"])
 def test_vacuum_reaches_each_chunk_on_the_engine(server, conn, options, target):
     tables = fill(server)
@@ -88,7 +88,7 @@ def test_vacuum_reaches_each_chunk_on_the_engine(server, conn, options, target):
     for table in tables:
         assert engine_reports(said, table) >= 1, table
     assert {dead for dead, _ in state(conn, tables).values()} == {0}
-    assert any("latency target" in line for line in said) == ("LATENCY" in options)
+    assert any("adaptive delay" in line for line in said) == ("ADAPTIVE" in options)
     checks.assert_clean(conn, *tables)
 
 
@@ -105,7 +105,7 @@ def test_full_reaches_each_chunk(server, conn, options, target):
 
 
 @pytest.mark.parametrize("target", ["hyper", "own, hyper", "daily", "compressed", ""])
-@pytest.mark.parametrize("options", ["FULL INPLACE", "FULL, PARALLEL 2", "FULL, LATENCY_TARGET auto"])
+@pytest.mark.parametrize("options", ["FULL INPLACE", "FULL, PARALLEL 2", "FULL, ADAPTIVE_DELAY"])
 def test_what_hypertables_cannot_have_is_an_error(server, conn, options, target):
     tables = fill(server)
     before = state(conn, tables)
@@ -117,7 +117,7 @@ def test_what_hypertables_cannot_have_is_an_error(server, conn, options, target)
     assert state(conn, tables) == before
 
 
-@pytest.mark.parametrize("options", ["FULL INPLACE", "FULL, PARALLEL 2", "FULL, LATENCY_TARGET auto"])
+@pytest.mark.parametrize("options", ["FULL INPLACE", "FULL, PARALLEL 2", "FULL, ADAPTIVE_DELAY"])
 def test_what_the_hint_says_works(server, conn, options):
     """Chunks that aren't compressed are like other tables."""
     tables = fill(server)

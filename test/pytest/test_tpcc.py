@@ -6,7 +6,7 @@ from measure import LOAD_CONFIG
 from tpcc.load import LARGE_TABLES, Sizes, age, load
 from tpcc.measure import CONFIG, Experiment, Run, Schedule, prepared, run
 from tpcc.report import grid, objections, points
-from tpcc.settings import CORE_CURVE, CYCLONE_CURVE, TARGET, TARGET_CURVE, Budget, all_settings
+from tpcc.settings import ADAPTIVE, ADAPTIVE_CURVE, CORE_CURVE, CYCLONE_CURVE, Budget, all_settings
 from tpcc.transactions import MIX, pgbench_arguments
 
 SIZES = Sizes(warehouses=2, part=0.02, dead=0.2)
@@ -97,7 +97,7 @@ def test_a_curve_compares_each_run_with_its_own_time_before():
     """However slow the machine was in a round; what comes after VACUUM doesn't count."""
     settings = all_settings([Budget(200, 2), Budget(800, 2)])
     assert [setting.name for setting in settings] == [
-        *("core-no-delay", "cyclone-no-delay", "core-200/2", "cyclone-200/2", "core-800/2", "cyclone-800/2", TARGET)
+        *("core-no-delay", "cyclone-no-delay", "core-200/2", "cyclone-200/2", "core-800/2", "cyclone-800/2", ADAPTIVE)
     ]
     experiment = Experiment(SIZES, Schedule(0, 10, 75, 5), clients=1, database_bytes=0, buffers="16MB")
     for slow, more in ((1, 0.5), (8, 0), (2, 1)):
@@ -110,7 +110,7 @@ def test_a_curve_compares_each_run_with_its_own_time_before():
     found = points(experiment)
     assert [(point.curve, point.title.split(", ")[1]) for point in found] == [
         *((curve, budget) for curve in (CORE_CURVE, CYCLONE_CURVE) for budget in ("no delay", "200 a 2 ms", "800 a 2 ms")),
-        (TARGET_CURVE, "latency target auto"),
+        (ADAPTIVE_CURVE, "adaptive delay"),
     ]
     for point, number in zip(found, (0, 2, 4, 1, 3, 5, 6)):
         seconds, harm = point.seconds, point.harm[95]

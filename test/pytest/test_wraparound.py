@@ -147,12 +147,12 @@ def test_failsafe_from_the_start_bypasses_indexes_and_truncation_as_core_does(fa
 
 
 @pytest.mark.once
-def test_the_nearer_the_failsafe_the_more_a_vacuum_does_beside_a_target(failsafe_conn):
+def test_the_nearer_the_failsafe_the_more_a_vacuum_does_beside_its_adaptive_delay(failsafe_conn):
     """Half of the way, while nothing is added: nobody's statements hold it back so far that it keeps to its cost delay."""
     conn = failsafe_conn
     burn_until_age(conn, "alone", (FREEZE_MAX_AGE + FAILSAFE_AGE) // 2)
     dbname = conn.info.dbname
-    statement = f"VACUUM ({SKIP_STATS}, PARALLEL 0, LATENCY_TARGET auto) alone"
+    statement = f"VACUUM ({SKIP_STATS}, PARALLEL 0, ADAPTIVE_DELAY) alone"
     with Load(conn.cluster, dbname, BUSY, 2):
         vacuum = Background(conn.cluster, dbname, statement, {**STANDSTILL, "cyclone.debug_price": 500})
         wait_until(lambda: (row := pace(conn)) and row["added"] == 0 and (row["rate"] or 0) > 5 * row["budget"], "what it needs")
@@ -183,7 +183,7 @@ def test_a_vacuum_that_was_faster_than_it_need_be_owes_nothing_for_that(failsafe
     """It comes to a cost delay after a time without one: by its own clock, for which it didn't wait till then, it would owe minutes."""
     conn = failsafe_conn
     burn_most_of_the_way(conn)
-    alter_system(conn, "SET cyclone.latency_target = 'auto'")
+    alter_system(conn, "SET cyclone.adaptive_delay = 'on'")
     statement = f"VACUUM ({SKIP_STATS}, INDEX_CLEANUP on, PARALLEL 0) alone"
     settings = {"statement_timeout": "90s", "cyclone.debug_price": 60}
     with Parked(conn.cluster, conn.info.dbname, "heap-scan:leader", 1, statement, settings) as vacuum:
@@ -191,7 +191,7 @@ def test_a_vacuum_that_was_faster_than_it_need_be_owes_nothing_for_that(failsafe
             conn.execute("SELECT pg_sleep(0.15)")
             vacuum.step()
             vacuum.wait_for(1)
-        alter_system(conn, "SET vacuum_cost_delay = '100ms'", "SET vacuum_cost_limit = 1", "SET cyclone.latency_target = 'off'")
+        alter_system(conn, "SET vacuum_cost_delay = '100ms'", "SET vacuum_cost_limit = 1", "SET cyclone.adaptive_delay = 'off'")
         vacuum.finish()
     assert checks.table_state(conn, "alone")["dead_items"] == 0
     checks.assert_clean(conn, "alone")

@@ -273,27 +273,29 @@ SET cyclone.enabled = maybe;
 SET cyclone.nonexistent = 1;
 RESET cyclone.enabled;
 
--- the latency target
-SHOW cyclone.latency_target;
-SET cyclone.latency_target = 'AUTO';
-VACUUM (LATENCY_TARGET 0) t;
-SET cyclone.latency_target = '20ms';
-VACUUM (LATENCY_TARGET off) t;
-SHOW cyclone.latency_target;
-RESET cyclone.latency_target;
-VACUUM (LATENCY_TARGET auto) t;
-VACUUM (LATENCY_TARGET) t;
-VACUUM (LATENCY_TARGET '20ms') t;
-VACUUM (FULL, LATENCY_TARGET auto) t;
+-- the adaptive delay
+SHOW cyclone.adaptive_delay;
+SET cyclone.adaptive_delay = YES;
+VACUUM (ADAPTIVE_DELAY 0) t;
+SET cyclone.adaptive_delay = '20ms';
+VACUUM (ADAPTIVE_DELAY off) t;
+SHOW cyclone.adaptive_delay;
+SET cyclone.adaptive_delay = 'Autovacuum';
+SHOW cyclone.adaptive_delay;
+RESET cyclone.adaptive_delay;
+VACUUM (ADAPTIVE_DELAY) t;
+VACUUM (ADAPTIVE_DELAY maybe) t;
+VACUUM (ADAPTIVE_DELAY '20ms') t;
+VACUUM (FULL, ADAPTIVE_DELAY) t;
 VACUUM (FULL rewritten) t;
 ANALYZE (FULL rewrite) t;
 BEGIN;
 VACUUM (FULL rewrite) t;
 ROLLBACK;
-VACUUM (ONLY_DATABASE_STATS, LATENCY_TARGET auto);
-ANALYZE (LATENCY_TARGET auto) t;
+VACUUM (ONLY_DATABASE_STATS, ADAPTIVE_DELAY);
+ANALYZE (ADAPTIVE_DELAY) t;
 BEGIN;
-VACUUM (LATENCY_TARGET auto) t;
+VACUUM (ADAPTIVE_DELAY) t;
 ROLLBACK;
 SELECT count(*) FROM cyclone.pace;
 

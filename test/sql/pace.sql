@@ -1,8 +1,8 @@
--- A VACUUM that keeps to a budget, of a cost delay or of a latency target, does what any VACUUM does.
+-- A VACUUM that keeps to a budget, of a cost delay, adaptive or not, does what any VACUUM does.
 CREATE SCHEMA pace;
 SET search_path = pace;
 SET cyclone.enabled = on;
-SET cyclone.latency_target = off;
+SET cyclone.adaptive_delay = off;
 SET vacuum_cost_delay = 0;
 \getenv abs_srcdir PG_ABS_SRCDIR
 \set wait_for_snapshots :abs_srcdir '/include/wait_for_snapshots.sql'
@@ -11,12 +11,12 @@ CREATE TABLE t (id int PRIMARY KEY) WITH (autovacuum_enabled = off, vacuum_trunc
 INSERT INTO t SELECT generate_series(1, 10000);
 DELETE FROM t WHERE id % 2 = 0;
 CALL wait_for_snapshots();
-VACUUM (LATENCY_TARGET auto) t;
+VACUUM (ADAPTIVE_DELAY) t;
 DELETE FROM t WHERE id % 3 = 0;
 CALL wait_for_snapshots();
-SET cyclone.latency_target = auto;
+SET cyclone.adaptive_delay = on;
 VACUUM t;
-SET cyclone.latency_target = off;
+SET cyclone.adaptive_delay = off;
 DELETE FROM t WHERE id % 5 = 0;
 CALL wait_for_snapshots();
 SET vacuum_cost_delay = '1ms';

@@ -17,7 +17,6 @@
 #include "nodes/makefuncs.h"
 
 #include "command/options.c"
-#include "pace/pace_settings.c"
 #include "unit.h"
 
 
@@ -28,13 +27,6 @@ int			max_parallel_maintenance_workers = 2;
 int			max_parallel_workers = 8;
 int			max_worker_processes = 8;
 int			VacuumBufferUsageLimit = 2048;
-int			VacuumCostLimit,
-			VacuumCostPageHit,
-			VacuumCostPageMiss,
-			VacuumCostPageDirty,
-			autovacuum_vac_cost_limit;
-double		VacuumCostDelay,
-			autovacuum_vac_cost_delay;
 double		vacuum_max_eager_freeze_failure_rate = 0.03;	/* since 18 */
 
 static int	asked_ring_kb;
@@ -184,8 +176,7 @@ static const struct
 	int			ring_kb;	/* 0: not said */
 	VacOptValue index_cleanup;
 	VacOptValue truncate;
-	bool		has_target;
-	bool		is_auto;
+	VacOptValue adaptive_delay;
 }			readable[] = {
 	{""},
 	{"verbose", VACOPT_VERBOSE},
@@ -219,12 +210,12 @@ static const struct
 	{"index_cleanup AUTO",.index_cleanup = VACOPTVALUE_AUTO},
 	{"index_cleanup on, truncate off",.index_cleanup = VACOPTVALUE_ENABLED,.truncate = VACOPTVALUE_DISABLED},
 	{"index_cleanup off, truncate",.index_cleanup = VACOPTVALUE_DISABLED,.truncate = VACOPTVALUE_ENABLED},
-	{"latency_target auto",.has_target = true,.is_auto = true},
-	{"latency_target 'AUTO'",.has_target = true,.is_auto = true},
-	{"latency_target off",.has_target = true},
-	{"latency_target 0",.has_target = true},
-	{"latency_target auto, latency_target '0'",.has_target = true},
-	{"latency_target auto, full", VACOPT_FULL,.has_target = true,.is_auto = true},
+	{"adaptive_delay",.adaptive_delay = VACOPTVALUE_ENABLED},
+	{"adaptive_delay 'TRUE'",.adaptive_delay = VACOPTVALUE_ENABLED},
+	{"adaptive_delay 1",.adaptive_delay = VACOPTVALUE_ENABLED},
+	{"adaptive_delay off",.adaptive_delay = VACOPTVALUE_DISABLED},
+	{"adaptive_delay, adaptive_delay 0",.adaptive_delay = VACOPTVALUE_DISABLED},
+	{"adaptive_delay on, full", VACOPT_FULL,.adaptive_delay = VACOPTVALUE_ENABLED},
 };
 
 /* test_what_they_come_to -- of values, the last one counts. */
@@ -240,7 +231,7 @@ UNIT_TEST(test_what_they_come_to)
 		int			ring_kb = readable[i].ring_kb;
 
 		stmt = statement(readable[i].text);
-		CHECK_EQ(options_have(stmt.options, "latency_target"), readable[i].has_target);
+		CHECK_EQ(options_have(stmt.options, "adaptive_delay"), readable[i].adaptive_delay != VACOPTVALUE_UNSPECIFIED);
 		CHECK(vacuum_options_read(&stmt, &options));
 		CHECK_EQ(options.params.options, flags);
 		CHECK_EQ(options.params.freeze_min_age, age);
@@ -252,9 +243,7 @@ UNIT_TEST(test_what_they_come_to)
 		CHECK_EQ(options.params.index_cleanup, readable[i].index_cleanup);
 		CHECK_EQ(options.params.truncate, readable[i].truncate);
 		CHECK(!options.is_repack);
-		CHECK_EQ(options.has_latency_target, readable[i].has_target);
-		if (readable[i].has_target)
-			CHECK_EQ(options.latency_target, readable[i].is_auto);
+		CHECK_EQ(options.adaptive_delay, readable[i].adaptive_delay);
 		CHECK_EQ(options.ring_size_kb, ring_kb == 0 ? -1 : ring_kb);
 		(void) vacuum_options_make_ring(&options);
 		CHECK_EQ(asked_ring_kb, ring_kb == 0 ? 2048 : ring_kb);
@@ -308,18 +297,15 @@ UNIT_TEST(test_what_is_left_to_the_server)
 /* test_wrong_values_are_told_what_to_do -- where it is for us to say. */
 UNIT_TEST(test_wrong_values_are_told_what_to_do)
 {
-	static const char *const values = "A latency target is \"auto\" or \"off\".";
 	const struct
 	{
 		const char *text;
 		const char *error;
 		const char *hint;
 	}			lists[] = {
-		{"latency_target on", "invalid value for LATENCY_TARGET: \"on\"", values},
-		{"latency_target", "LATENCY_TARGET requires a value", values},
-		{"latency_target 20", "invalid value for LATENCY_TARGET: \"20\"", values},
-		{"latency_target '20ms'", "invalid value for LATENCY_TARGET: \"20ms\"", values},
-		{"latency_target auto, only_database_stats", "VACUUM option LATENCY_TARGET cannot be used with ONLY_DATABASE_STATS", "Leave ONLY_DATABASE_STATS out."},
+		{"adaptive_delay 20", "ADAPTIVE_DELAY requires a Boolean value", NULL},
+		{"adaptive_delay '20ms'", "ADAPTIVE_DELAY requires a Boolean value", NULL},
+		{"adaptive_delay, only_database_stats", "VACUUM option ADAPTIVE_DELAY cannot be used with ONLY_DATABASE_STATS", "Leave ONLY_DATABASE_STATS out."},
 		{"full inplace, truncate off", "VACUUM option FULL INPLACE cannot be used with TRUNCATE false", "Leave TRUNCATE false out."},
 		{"full inplace, process_main off", "VACUUM option FULL INPLACE cannot be used with PROCESS_MAIN false", "Leave PROCESS_MAIN false out."},
 		{"full inplace, only_database_stats", "VACUUM option FULL INPLACE cannot be used with ONLY_DATABASE_STATS", "Leave ONLY_DATABASE_STATS out."},
@@ -369,14 +355,14 @@ UNIT_TEST(test_faults_are_explained)
 		{"full inplce", "invalid value for VACUUM option FULL: \"inplce\"", "FULL takes INPLACE, REWRITE, or a Boolean value."},
 		{"full, inplace", "unrecognized VACUUM option \"inplace\"", "It is a value of FULL: write VACUUM (FULL INPLACE), without a comma."},
 		{"rewrite", "unrecognized VACUUM option \"rewrite\"", "It is a value of FULL: write VACUUM (FULL REWRITE), without a comma."},
-		{"latency_targt '20ms'", "unrecognized VACUUM option \"latency_targt\"", "Perhaps you meant LATENCY_TARGET."},
-		{"latency '20ms'", "unrecognized VACUUM option \"latency\"", "Perhaps you meant LATENCY_TARGET."},
+		{"adaptive_dely", "unrecognized VACUUM option \"adaptive_dely\"", "Perhaps you meant ADAPTIVE_DELAY."},
+		{"adaptive on", "unrecognized VACUUM option \"adaptive\"", "Perhaps you meant ADAPTIVE_DELAY."},
 		/* only the engine has these, and only a superuser can switch it on */
-		{"latency_target auto", "VACUUM option LATENCY_TARGET is pg_cyclone's, which is off", switch_on, true},
+		{"adaptive_delay off", "VACUUM option ADAPTIVE_DELAY is pg_cyclone's, which is off", switch_on, true},
 		{"full inplace", "VACUUM option FULL INPLACE is pg_cyclone's, which is off", switch_on, true},
 		{"verbose, full rewrite", "VACUUM option FULL REWRITE is pg_cyclone's, which is off", switch_on, true},
 		/* nothing is wrong with these, or it is for the server to say */
-		{"full, full off, full inplace, full rewrite, full 2, latency_target auto, verbose, nonsense"},
+		{"full, full off, full inplace, full rewrite, full 2, adaptive_delay, verbose, nonsense"},
 		{"full, verbose, nonsense",.is_off = true},
 		{"parallel 2, full"},
 		{"parallel 0"},
@@ -412,7 +398,7 @@ UNIT_TEST(test_options_as_the_server_knows_them)
 		bool		have_full;
 	}			lists[] = {
 		{"", "", false, false},
-		{"verbose, latency_target auto, freeze", "verbose, freeze", false, false},
+		{"verbose, adaptive_delay, freeze", "verbose, freeze", false, false},
 		{"full, verbose", "full, verbose", false, true},
 		{"full off", "full off", false, true},
 		{"full rewrite, verbose", "full, verbose", true, true},

@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * test_pace_law.c
- *	  The control law of the latency target, in simulation: pace/controller.c.
+ *	  The control law of the adaptive delay, in simulation: pace/controller.c.
  *
  * test_pace.py tests the law in a server.
  *
@@ -392,7 +392,7 @@ UNIT_TEST(test_a_slow_disk)
 	}
 }
 
-/* test_somebody_who_watches -- with auto: a hundredth of a second every two seconds. */
+/* test_somebody_who_watches -- a hundredth of a second every two seconds. */
 UNIT_TEST(test_somebody_who_watches)
 {
 	int			nbounded = 0;

@@ -26,13 +26,13 @@ BufferUsage pgBufferUsage;
 int			VacuumCostBalance = 0;
 
 static PaceShared shared;
-static Budget of_target;
+static Budget of_all;
 
-/* target_time -- of the only target. */
+/* adaptive_time -- of all with an adaptive delay. */
 Budget *
-target_time(void)
+adaptive_time(void)
 {
-	return &of_target;
+	return &of_all;
 }
 
 static double shown;			/* the rate in the view */
@@ -50,9 +50,9 @@ parking_adjust(Parking *parking, double asleep)
 {
 }
 
-/* target_tick_if_due -- nor a target. */
+/* adaptive_tick_if_due -- nor an adaptive delay. */
 void
-target_tick_if_due(uint64 now)
+adaptive_tick_if_due(uint64 now)
 {
 }
 
@@ -64,7 +64,7 @@ begin(int workers, double rate)
 	memset(&my_pace, 0, sizeof(my_pace));
 	budget_init(&shared.cost);
 	budget_init(&shared.time);
-	budget_init(&of_target);
+	budget_init(&of_all);
 	shared.parking.most = workers;
 	my_pace.shared = &shared;
 	my_pace.rate = rate;
@@ -169,19 +169,19 @@ UNIT_TEST(test_all_processes_have_one_clock)
 
 /*
  * test_who_is_at_work_is_counted
- *		For its VACUUM, and for the target that it has; and before there is a budget nothing
+ *		For its VACUUM, and for all with an adaptive delay; and before there is a budget nothing
  *		is done.
  */
 UNIT_TEST(test_who_is_at_work_is_counted)
 {
 	begin(1, INFINITY);
-	my_pace.has_target = true;
+	my_pace.is_adaptive = true;
 	pace_begin_work();
 	CHECK_EQ(pg_atomic_read_u32(&shared.cost.at_work), 1);
-	CHECK_EQ(pg_atomic_read_u32(&of_target.at_work), 1);
+	CHECK_EQ(pg_atomic_read_u32(&of_all.at_work), 1);
 	pace_end_work();
 	CHECK_EQ(pg_atomic_read_u32(&shared.cost.at_work), 0);
-	CHECK_EQ(pg_atomic_read_u32(&of_target.at_work), 0);
+	CHECK_EQ(pg_atomic_read_u32(&of_all.at_work), 0);
 	my_pace.shared = NULL;
 	shared.needed = 7;
 	pace_set_need(1);
@@ -259,7 +259,7 @@ course_run(Course course, uint64 seed, uint64 *begins)
 		my_pace.awake_since = awake_at[next];
 		my_pace.accounted = (int64) process_cost_so_far() - cost;
 		if (course.is_shared && piece % 7 != 0)
-			pg_atomic_write_u64(&of_target.paid_until, now + piece % 5 * NS_PER_S);
+			pg_atomic_write_u64(&of_all.paid_until, now + piece % 5 * NS_PER_S);
 		until = process_pay(now);
 		awake_at[next] = until >= now + LEAST_NAP_NS ? until : now;
 	}
@@ -292,7 +292,7 @@ UNIT_TEST(test_nobody_sleeps_for_longer_than_by_the_cost_delay)
 
 /*
  * test_budgets_add_up
- *		All that the cost delay allows, that the target adds, and that is needed.  Each VACUUM
+ *		All that the cost delay allows, that the adaptive delay adds, and that is needed.  Each VACUUM
  *		has the first and the last, and all of them share what is added.
  */
 UNIT_TEST(test_budgets_add_up)

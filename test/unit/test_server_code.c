@@ -28,28 +28,28 @@ bool		VacuumFailsafeActive = false;
 BackendType MyBackendType = B_BACKEND;
 
 static PaceShared shared;
-static Budget of_target;
+static Budget of_all;
 static bool guard_holds = false;
 
-/* target_time -- of the only target. */
+/* adaptive_time -- of all with an adaptive delay. */
 Budget *
-target_time(void)
+adaptive_time(void)
 {
-	return &of_target;
+	return &of_all;
 }
 
-/* target_version -- it never changes. */
+/* adaptive_version -- it never changes. */
 uint32
-target_version(void)
+adaptive_version(void)
 {
 	return 0;
 }
 
-/* target_state -- all that anybody asks here. */
+/* adaptive_state -- all that anybody asks here. */
 void
-target_state(bool has_target, TargetState *state)
+adaptive_state(bool is_adaptive, AdaptiveState *state)
 {
-	state->added = state->unrested = has_target ? my_pace.added : 0;
+	state->added = state->unrested = is_adaptive ? my_pace.added : 0;
 }
 
 /* parking_set_bound -- there is no team. */
@@ -107,12 +107,12 @@ begin(double added)
 	memset(&pgBufferUsage, 0, sizeof(pgBufferUsage));
 	budget_init(&shared.cost);
 	budget_init(&shared.time);
-	budget_init(&of_target);
+	budget_init(&of_all);
 	my_pace.shared = &shared;
-	my_pace.settings.has_target = true;
+	my_pace.settings.is_adaptive = true;
 	my_pace.settings.cost_limit = vacuum_cost_limit = 200;
 	my_pace.settings.page_miss = VacuumCostPageMiss = 2;
-	my_pace.has_target = true;
+	my_pace.is_adaptive = true;
 	my_pace.rate = NEXT_TO_NOTHING;
 	my_pace.added = added;
 	my_pace.in_server_code = true;
@@ -165,7 +165,7 @@ UNIT_TEST(test_it_sleeps_for_what_it_owes)
 			uint64		now = now_ns();
 
 			my_pace.awake_since = now - NS_PER_MS;
-			pg_atomic_write_u64(&of_target.paid_until, now);
+			pg_atomic_write_u64(&of_all.paid_until, now);
 			look();
 			CHECK(vacuum_cost_delay >= 9);
 			CHECK_BETWEEN(vacuum_cost_delay, server_sleeps(22), vacuum_cost_delay * 1.001);
@@ -234,7 +234,7 @@ UNIT_TEST(test_a_guard_holds_it)
 
 /*
  * test_no_sleep_is_long
- *		Nothing wakes a process in the server's delay point, when its target has gone,
+ *		Nothing wakes a process in the server's delay point, when its adaptive delay has gone,
  *		perhaps.  So it sleeps for a moment each time, until all is paid for.
  */
 UNIT_TEST(test_no_sleep_is_long)
@@ -249,7 +249,7 @@ UNIT_TEST(test_no_sleep_is_long)
 	my_pace.awake_since = now_ns() - NS_PER_US;
 	look();
 	CHECK_BETWEEN(1, vacuum_cost_delay, 1000);
-	CHECK_BETWEEN(19000, (pg_atomic_read_u64(&of_target.paid_until) - now_ns()) / NS_PER_MS, 20100);
+	CHECK_BETWEEN(19000, (pg_atomic_read_u64(&of_all.paid_until) - now_ns()) / NS_PER_MS, 20100);
 }
 
 /*
@@ -272,7 +272,7 @@ UNIT_TEST(test_a_signal_does_not_shorten_its_sleep)
 		CHECK_BETWEEN(150, server_sleeps(22), 251);
 	}
 	my_pace.awake_since = now_ns();
-	pg_atomic_write_u64(&of_target.paid_until, my_pace.awake_since);
+	pg_atomic_write_u64(&of_all.paid_until, my_pace.awake_since);
 	look();
 	CHECK_EQ(server_sleeps(22), 0);
 }
@@ -313,27 +313,27 @@ UNIT_TEST(test_each_look_goes_by_what_is_in_force)
 	CHECK_EQ(my_pace.slice, SLICE_NS);
 	CHECK_EQ(vacuum_cost_delay, 5);
 
-	/* the target goes, and comes back while nothing was counted */
+	/* the adaptive delay goes, and comes back while nothing was counted */
 	my_pace.at_work = true;
-	pg_atomic_write_u32(&of_target.at_work, 1);
-	shared.settings.has_target = false;
+	pg_atomic_write_u32(&of_all.at_work, 1);
+	shared.settings.is_adaptive = false;
 	pg_atomic_write_u32(&shared.version, 8);
 	look();
-	CHECK(!my_pace.has_target);
-	CHECK_EQ(pg_atomic_read_u32(&of_target.at_work), 0);
-	shared.settings.has_target = true;
+	CHECK(!my_pace.is_adaptive);
+	CHECK_EQ(pg_atomic_read_u32(&of_all.at_work), 0);
+	shared.settings.is_adaptive = true;
 	pg_atomic_write_u32(&shared.version, 9);
 	VacuumCostActive = false;
 	process_take_budget();
-	CHECK(my_pace.has_target);
+	CHECK(my_pace.is_adaptive);
 	CHECK(VacuumCostActive);
-	CHECK_EQ(pg_atomic_read_u32(&of_target.at_work), 1);
+	CHECK_EQ(pg_atomic_read_u32(&of_all.at_work), 1);
 	CHECK(my_pace.awake_since <= now_ns());
 
 	begin(1e9);
 	vacuum_cost_delay = 5;
 	my_pace.awake_since = now_ns() - NS_PER_MS;
-	pg_atomic_write_u64(&of_target.paid_until, now_ns());
+	pg_atomic_write_u64(&of_all.paid_until, now_ns());
 	look();
 	CHECK_EQ(vacuum_cost_delay, 0);
 

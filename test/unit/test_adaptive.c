@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
- * test_target.c
- *	  Who has the latency target, and what it shows: pace/target.c.
+ * test_adaptive.c
+ *	  Who has an adaptive delay, and what it shows: pace/adaptive.c.
  *
  * test_pace.py tests it in a server.
  *
@@ -15,7 +15,7 @@
 
 #include "pace/budget.c"
 #include "pace/controller.c"
-#include "pace/target.c"
+#include "pace/adaptive.c"
 #include "unit.h"
 
 static LWLockPadded only_lock;
@@ -75,42 +75,42 @@ void
 pg_usleep(long microseconds)
 {
 	CHECK(++nwaits == 1);
-	target->controller.budget = 12345;
-	budget_end_tick(&target->time);
+	adaptive->controller.budget = 12345;
+	budget_end_tick(&adaptive->time);
 }
 
-/* begin -- no VACUUM has the target, nor had it. */
+/* begin -- no VACUUM has it, nor had it. */
 static void
 begin(void)
 {
-	target_shmem_init();
+	adaptive_shmem_init();
 	nwaits = 0;
 }
 
 /*
  * test_nobody_joins_during_a_tick
- *		A worker ticks the target that its cancelled leader has left.  Who has it again waits
- *		for the end of that, or the tick would go on with halves of both.
+ *		A worker ticks that its cancelled leader has left alone.  The next leader waits for the
+ *		end of that, or the tick would go on with halves of both.
  */
 UNIT_TEST(test_nobody_joins_during_a_tick)
 {
 	BudgetUse	use;
-	TargetState state;
+	AdaptiveState state;
 
 	begin();
-	target_join();
-	target_leave();
-	target->left_at -= 2 * NS_PER_S;
-	CHECK(budget_begin_tick(&target->time, now_ns() + NS_A_TICK, &use));
-	target_join();
+	adaptive_join();
+	adaptive_leave();
+	adaptive->left_at -= 2 * NS_PER_S;
+	CHECK(budget_begin_tick(&adaptive->time, now_ns() + NS_A_TICK, &use));
+	adaptive_join();
 	CHECK_EQ(nwaits, 1);
-	target_state(true, &state);
+	adaptive_state(true, &state);
 	CHECK_EQ(state.added, 0);
 	CHECK_EQ(state.vacuums, 1);
 	/* others tick again */
-	CHECK(budget_begin_tick(&target->time, now_ns() + 2 * NS_A_TICK, &use));
-	budget_end_tick(&target->time);
-	target_state(false, &state);
+	CHECK(budget_begin_tick(&adaptive->time, now_ns() + 2 * NS_A_TICK, &use));
+	budget_end_tick(&adaptive->time);
+	adaptive_state(false, &state);
 	CHECK_EQ(state.added, 0);
 	CHECK_EQ(state.unrested, 0);
 	CHECK_EQ(state.vacuums, 0);
@@ -123,23 +123,23 @@ UNIT_TEST(test_nobody_joins_during_a_tick)
 UNIT_TEST(test_what_was_learned_is_kept_for_a_while)
 {
 	begin();
-	target_join();
-	target->controller.budget = target->controller.in_force = 0.5;
-	target->controller.nrests = 7;
-	target_join();
-	target_leave();
-	target_leave();
-	target_join();
-	CHECK_EQ(target->controller.budget, 0.5);
-	target_leave();
-	target->left_at -= 59 * (uint64) NS_PER_S;
-	target_join();
-	CHECK_EQ(target->controller.budget, FLOOR_BUDGET);
-	CHECK_EQ(target->controller.nrests, 7);
-	target_leave();
-	target->left_at -= 80 * (uint64) NS_PER_S;
-	target_join();
-	CHECK_EQ(target->controller.nrests, 0);
+	adaptive_join();
+	adaptive->controller.budget = adaptive->controller.in_force = 0.5;
+	adaptive->controller.nrests = 7;
+	adaptive_join();
+	adaptive_leave();
+	adaptive_leave();
+	adaptive_join();
+	CHECK_EQ(adaptive->controller.budget, 0.5);
+	adaptive_leave();
+	adaptive->left_at -= 59 * (uint64) NS_PER_S;
+	adaptive_join();
+	CHECK_EQ(adaptive->controller.budget, FLOOR_BUDGET);
+	CHECK_EQ(adaptive->controller.nrests, 7);
+	adaptive_leave();
+	adaptive->left_at -= 80 * (uint64) NS_PER_S;
+	adaptive_join();
+	CHECK_EQ(adaptive->controller.nrests, 0);
 }
 
 /* test_the_law_hears_of_what_was_looked_at -- and of nothing else; what it finds is told. */
@@ -147,27 +147,27 @@ UNIT_TEST(test_the_law_hears_of_what_was_looked_at)
 {
 	uint64		now = now_ns();
 	NeighboursTimes times = {.looked = NS_PER_S / 5,.ran = NS_PER_S / 10,.waited = NS_PER_S / 20};
-	TargetState state;
+	AdaptiveState state;
 
 	begin();
-	target_join();
-	target_tick_if_due(now + 2 * NS_A_TICK);
-	CHECK_EQ(target->controller.load_for, 0);
-	target_note_others(&times);
-	target_note_others(&times);
-	target_tick_if_due(now + 3 * NS_A_TICK + NS_PER_MS);
-	CHECK(target->controller.load > 0);
-	CHECK_BETWEEN(0.24, target->controller.load_for, 0.27);
-	target_state(true, &state);
+	adaptive_join();
+	adaptive_tick_if_due(now + 2 * NS_A_TICK);
+	CHECK_EQ(adaptive->controller.load_for, 0);
+	adaptive_note_others(&times);
+	adaptive_note_others(&times);
+	adaptive_tick_if_due(now + 3 * NS_A_TICK + NS_PER_MS);
+	CHECK(adaptive->controller.load > 0);
+	CHECK_BETWEEN(0.24, adaptive->controller.load_for, 0.27);
+	adaptive_state(true, &state);
 	CHECK_EQ(state.limit, LIMIT_LEARNING);
 	CHECK(isnan(state.others_take) && isnan(state.others_would_take));
 	for (int tick = 0; tick < 80; tick++)
 	{
-		target_note_others(&times);
+		adaptive_note_others(&times);
 		now += NS_A_TICK + NS_PER_MS;
-		target_tick_if_due(now + 3 * NS_A_TICK);
+		adaptive_tick_if_due(now + 3 * NS_A_TICK);
 	}
-	target_state(true, &state);
+	adaptive_state(true, &state);
 	CHECK_EQ(state.limit, LIMIT_OTHERS);
 	CHECK(state.added > 0);
 	CHECK_BETWEEN(1.4999, state.others_take, 1.5001);
@@ -182,12 +182,12 @@ UNIT_TEST(test_the_law_hears_of_what_was_looked_at)
 UNIT_TEST(test_other_processes_find_it)
 {
 	begin();
-	target_join();
-	made = target;
-	target_shmem_init();
+	adaptive_join();
+	made = adaptive;
+	adaptive_shmem_init();
 	made = NULL;
-	target_join();
-	CHECK_EQ(target->vacuums, 2);
+	adaptive_join();
+	CHECK_EQ(adaptive->vacuums, 2);
 }
 
 /* test_no_tick_comes_twice -- at the same moment as the one before. */
