@@ -27,6 +27,7 @@
 #   make crash-test [ROUNDS=500] [SEED=1]        crashes under load, each followed by every check; VERSION=17 for PostgreSQL 17
 #   make fault-test [FAULTS=200] [SEED=1]        a disk that fails in the midst of VACUUM, likewise
 #   make damage-test [DAMAGES=500] [SEED=1]      files damaged at random, each under every VACUUM beside PostgreSQL's
+#   make power-test [ROUNDS=300] [SEED=1] [FILESYSTEM=xfs]   power cuts under load, likewise; as root
 #   make soak [MINUTES=60] [WRITERS=8] [SEED=1]  load and VACUUM with a physical standby and a logical subscriber, likewise
 #   make twins [MINUTES=10] [WRITERS=8] [SEED=1] the same work on two equal tables, one of them compacted all the time
 #     AUTOVACUUM=1: all of these but the damage test with autovacuum on the engine as a driver, with low thresholds, teams and forced ones
@@ -68,7 +69,7 @@ COMMON_RUN = $(if $(SEED),--seed $(SEED)) $(if $(BASE),--base $(BASE)) $(if $(AU
 ABSOLUTE = $(if $(findstring /,$(PG_CONFIG)),PG_CONFIG=$(abspath $(PG_CONFIG))) $(if $(DESTDIR),DESTDIR=$(abspath $(DESTDIR)))
 LONG_RUN = $(COMMON_RUN) $(if $(FIRST),--first $(FIRST))
 
-.PHONY: all install uninstall installcheck clean dist distclean image-volume demo try measure-versions monitoring check check-all check-builds check-bytes check-core check-debs check-fast check-junk check-minors check-mutants check-units coverage tidy check-ubsan check-valgrind crash-test fault-test damage-test soak twins prove-large figures bench bench-audit bench-autovacuum bench-compaction bench-compare bench-guards bench-large bench-online bench-pace bench-tables bench-tpcc bench-vectors bench-views
+.PHONY: all install uninstall installcheck clean dist distclean image-volume demo try measure-versions monitoring check check-all check-builds check-bytes check-core check-debs check-fast check-junk check-minors check-mutants check-units coverage tidy check-ubsan check-valgrind crash-test fault-test damage-test power-test soak twins prove-large figures bench bench-audit bench-autovacuum bench-compaction bench-compare bench-guards bench-large bench-online bench-pace bench-tables bench-tpcc bench-vectors bench-views
 .DEFAULT_GOAL := all
 
 all install uninstall installcheck:
@@ -155,6 +156,9 @@ crash-test: .venv/stamp
 
 fault-test: .venv/stamp
 	$(VENV_PYTHON) -m long_runs.fault_test --faults $(or $(FAULTS),200) --version $(or $(VERSION),18) $(LONG_RUN)
+
+power-test: .venv/stamp
+	$(VENV_PYTHON) -m long_runs.power_test --rounds $(or $(ROUNDS),300) --version $(or $(VERSION),18) $(LONG_RUN) $(if $(FILESYSTEM),--filesystem $(FILESYSTEM))
 
 damage-test: .venv/stamp
 	$(VENV_PYTHON) -m long_runs.damage_test --damages $(or $(DAMAGES),500) --version $(or $(VERSION),18) $(LONG_RUN)

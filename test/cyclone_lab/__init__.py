@@ -5,6 +5,7 @@ build       the extension, built and installed into a PostgreSQL of its own
 cluster     a temporary server
 background  statements that run beside the test, and VACUUMs that stand still where it wants them
 checks      the proof that a table is sound after a VACUUM
+power       a server whose power can be cut
 shim        a disk that fails or gets slow on command
 
 and for long runs, of which tests have short ones:
@@ -16,5 +17,5 @@ autovacuum  autovacuum as a driver, and what it came to
 load        the sessions of a workload
 twin_tables two equal tables, and sessions that compare them as they go
 proof       what must hold of its tables
-crash_test, fault_test, damage_test, soak, twins   the programs
+crash_test, power_test, fault_test, damage_test, soak, twins   the programs
 """

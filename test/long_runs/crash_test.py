@@ -76,8 +76,13 @@ TROUBLE = re.compile(
 class CrashTest(long_run.LongRun):
     """One cluster that lives through rounds; `done` counts what happened."""
 
+    command = "crash-test"
+    server = Cluster
+    config = CONFIG
+    choices = CHOICES
+
     def __init__(self, prefix: Path, major: int, seed: int, *, base: Path | None = None, with_autovacuum: bool = False):
-        super().__init__(Cluster.create(prefix, CONFIG, base=base, initdb=("--data-checksums",)), seed, with_autovacuum)
+        super().__init__(self.server.create(prefix, self.config, base=base, initdb=("--data-checksums",)), seed, with_autovacuum)
         self.major = major
         self.noted: set[Key] = set()  # tables that the last crash found in the engine's hands
 
@@ -88,7 +93,7 @@ class CrashTest(long_run.LongRun):
         began = time.monotonic()
         for number in range(first, first + rounds):
             life = number - number % LIFE
-            with self.kept("crash-test", number, f"FIRST={life} ROUNDS={number - life + 1}"):
+            with self.kept(self.command, number, f"FIRST={life} ROUNDS={number - life + 1}"):
                 if number == life:
                     self._begin_life(number)
                 story = self._round(number)
@@ -106,7 +111,7 @@ class CrashTest(long_run.LongRun):
         self._end_life()
         rng = random.Random(f"{self.seed}:life:{number}")
         self.cluster.stop()
-        choices = {**CHOICES, **(CHOICES_18 if self.major >= 18 else {})}
+        choices = {**self.choices, **(CHOICES_18 if self.major >= 18 else {})}
         chosen = {name: rng.choice(values) for name, values in choices.items()}
         if self.autovacuums:
             assert not autovacuum.notes(self.cluster), "a note is left over by a server that was stopped"
@@ -115,7 +120,7 @@ class CrashTest(long_run.LongRun):
         else:
             # where autovacuum is a driver it is proved by whom a crash has interrupted
             chosen |= compaction.settings(rng)
-        self.begin_life(number, rng, WRITERS, {**CONFIG, **chosen, "max_wal_senders": 0 if chosen["wal_level"] == "minimal" else 10})
+        self.begin_life(number, rng, WRITERS, {**self.config, **chosen, "max_wal_senders": 0 if chosen["wal_level"] == "minimal" else 10})
         self.settings = chosen
 
     def _end_life(self) -> None:
@@ -193,7 +198,7 @@ class CrashTest(long_run.LongRun):
         leader = None
         while time.monotonic() < deadline:
             if leader is None or not leader.running:
-                vacuum = random_vacuum(rng, load.targets)
+                vacuum = random_vacuum(rng, load.targets, repack=self.major >= 19)
                 if point not in vacuum.points:
                     continue
                 leader = load.start_vacuum(vacuum, {"cyclone.debug_point": f"{point}:{role}:wait"})
@@ -305,6 +310,9 @@ class CrashTest(long_run.LongRun):
                 return rng.choice(pids)[0]
         return None
 
+    def _look_further(self, conn: psycopg.Connection) -> None:
+        """For runs that look at more while nobody is at work."""
+
     def _doubtful_indexes(self, conn: psycopg.Connection, left_to_server: set[Key], log: str) -> frozenset[str]:
         """Return the GIN indexes in which the server's own VACUUM may have left entries of removed rows (PENDING_LIST_COUNT).
 
@@ -341,6 +349,7 @@ class CrashTest(long_run.LongRun):
             for index in doubtful:
                 conn.execute(f"REINDEX INDEX {index}")
             assert_sound(conn, self.workload)
+            self._look_further(conn)
             if self.autovacuums and rng.random() < 0.6:
                 forgotten = conn.execute("SELECT cyclone.autovacuum_reset()").fetchone()[0]
                 assert forgotten >= len(self.noted)

@@ -154,7 +154,7 @@ class Load(Sessions):
         while not self.stopped:
             if rng.random() < 0.03:
                 conn.execute("CHECKPOINT")
-            vacuum = random_vacuum(rng, self.targets)
+            vacuum = random_vacuum(rng, self.targets, repack=conn.info.server_version >= 190000)
             vacuum.make_settings(conn)
             try:
                 conn.execute(vacuum.statement)

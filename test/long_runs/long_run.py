@@ -67,11 +67,12 @@ class LongRun:
             self.workload.create(conn, rng)
 
 
-def main(kind: type, about: str, name: str, amount: str, default: float, *, writers: bool = False, rounds_of: int = 0) -> int:
+def main(kind: type, about: str, name: str, amount: str, default: float, *, writers: bool = False, rounds_of: int = 0,
+         **words_of: tuple[str, ...]) -> int:
     """Run a long run of this kind as its options say, and print what was done.
 
     `amount` is the option that says for how long, as minutes or a number of rounds; with `writers` there is one for the number of
-    writers, with `rounds_of` one for the first round, a multiple of it.
+    writers, with `rounds_of` one for the first round, a multiple of it; each of `words_of` is an option with its words, the first by default.
     """
     parser = argparse.ArgumentParser(description=about, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument(f"--{amount}", type=float if amount == "minutes" else int, default=default)
@@ -83,17 +84,21 @@ def main(kind: type, about: str, name: str, amount: str, default: float, *, writ
     parser.add_argument("--version", type=int, default=18, help="17, 18 or 19")
     parser.add_argument("--base", type=Path, help="folder for the servers' files")
     parser.add_argument("--autovacuum", action="store_true", help="autovacuum on the engine is a driver, too")
+    for option, choices in words_of.items():
+        parser.add_argument(f"--{option}", choices=choices, default=choices[0])
     options = parser.parse_args()
     if options.seed is None:
         options.seed = random.randrange(1_000_000)
     words = [f"SEED={options.seed}", f"{amount.upper()}={getattr(options, amount):g}"]
     words += [f"WRITERS={options.writers}"] if writers else []
     words += [f"FIRST={options.first}"] if rounds_of else []
+    words += [f"{option.upper()}={getattr(options, option)}" for option in words_of]
     words.append(spoil_freed_memory())
     print(f"{name} of PostgreSQL {options.version}:", *words, flush=True)
     prefix = build.install(options.version, debug_points=True)
     what = (options.seed, options.writers) if writers else (options.version, options.seed)
-    with kind(prefix, *what, base=options.base, with_autovacuum=options.autovacuum) as test:
+    more = {option: getattr(options, option) for option in words_of}
+    with kind(prefix, *what, base=options.base, with_autovacuum=options.autovacuum, **more) as test:
         try:
             test.run(getattr(options, amount), *([options.first] if rounds_of else []), show=show)
         finally:

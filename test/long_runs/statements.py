@@ -53,6 +53,7 @@ KINDS = {
     "FULL REWRITE": Kind(1, REWRITE_OPTIONS, REWRITE_POINTS),
     "FULL INPLACE": Kind(4, INPLACE_OPTIONS, INPLACE_POINTS),
 }
+REPACK = Kind(2, (PARALLEL, ("", "", "VERBOSE")), REWRITE_POINTS)  # since 19, of a single table each time
 SETTINGS = {
     "maintenance_work_mem": ("64kB", "256kB", "64MB", "64MB"),
     "cyclone.debug_workers": (0, 1, 2, 2, 3),
@@ -94,16 +95,18 @@ def alter_system(conn: psycopg.Connection, *changes: str) -> None:
     conn.execute("SELECT pg_reload_conf()")
 
 
-def random_vacuum(rng: random.Random, tables: tuple[str, ...]) -> Vacuum:
-    """Return a VACUUM of some of these tables, or now and then of the whole database."""
-    name = rng.choices(list(KINDS), [kind.weight for kind in KINDS.values()])[0]
-    kind = KINDS[name]
-    options = [option for option in (name, *map(rng.choice, kind.options)) if option]
+def random_vacuum(rng: random.Random, tables: tuple[str, ...], *, repack: bool = False) -> Vacuum:
+    """Return a VACUUM of some of these tables, or now and then of the whole database; or a REPACK of one."""
+    kinds = {**KINDS, "REPACK": REPACK} if repack else KINDS
+    name = rng.choices(list(kinds), [kind.weight for kind in kinds.values()])[0]
+    kind = kinds[name]
+    options = [option for option in (name, *map(rng.choice, kind.options)) if option and option != "REPACK"]
     rng.shuffle(options)
     if not name and rng.random() < 0.05 and not {"PROCESS_MAIN off", "PROCESS_TOAST off"} & set(options):
         targets = []
     else:
-        targets = rng.sample(tables, rng.choice([1, 1, 1, 1, 2]))
+        targets = rng.sample(tables, 1 if name == "REPACK" else rng.choice([1, 1, 1, 1, 2]))
+    command = "REPACK" if name == "REPACK" else "VACUUM"
     listed = f" ({', '.join(options)})" if options else ""
     settings = {name: rng.choice(values) for name, values in SETTINGS.items()}
-    return Vacuum(f"VACUUM{listed} {', '.join(targets)}".strip(), tuple(targets), settings, kind.points, name or "VACUUM")
+    return Vacuum(f"{command}{listed} {', '.join(targets)}".strip(), tuple(targets), settings, kind.points, name or "VACUUM")

@@ -8,13 +8,14 @@ import os
 import random
 import shlex
 import subprocess
+import sys
 from collections import Counter
 from unittest.mock import MagicMock
 
 import pytest
 
-from cyclone_lab import build
-from long_runs import autovacuum, crash_test, damage_test, fault_test, soak, twins
+from cyclone_lab import build, power
+from long_runs import autovacuum, crash_test, damage_test, fault_test, power_test, soak, twins
 from long_runs.crash_test import IN_AUTOVACUUM, CrashTest
 from long_runs.damage_test import DamageTest, Outcome
 from long_runs.fault_test import BREAKERS, LEFT_TO_SERVER, FaultTest
@@ -65,6 +66,27 @@ def test_damaged_files_end_vacuum_no_worse_than_postgresqls(prefix, pg_major, se
     with DamageTest(prefix, pg_major, seed) as test:
         run_lives(test, damages, damages, "FULL: ok")
         assert test.done["damages"] >= damages
+
+
+def power_test_of(pg_major, seed, rounds: int, filesystem: str, before: str = "pass") -> str:
+    """Run a power test in a process of its own, which has its mounts, after this code; return what it has said. Where there can be none it says
+    why, and this is no test of more."""
+    code = f"import sys; from long_runs import power_test; {before}; sys.exit(power_test.main())"
+    options = ["--version", pg_major, "--seed", seed, "--rounds", rounds, "--filesystem", filesystem]
+    command = [sys.executable, "-c", code, *map(str, options)]
+    ended = subprocess.run(command, text=True, capture_output=True, env={**os.environ, "PYTHONPATH": str(build.REPO / "test")})
+    return ended.stdout + ended.stderr
+
+
+@short_and_longer("rounds", 2, 12)
+def test_nothing_is_lost_or_wrong_after_power_cuts(pg_major, seed, rounds):
+    said = power_test_of(pg_major, seed, rounds, power.FILE_SYSTEMS[seed % 2])
+    assert f"\nrounds: {rounds}\n" in said or "\nno power test: " in f"\n{said}", said
+
+
+def test_a_power_cut_without_fsync_is_noticed(pg_major, seed):
+    said = power_test_of(pg_major, seed, 4, "ext4", "power_test.CONFIG['fsync'] = 'off'; power_test.PowerTest.server.keep = repr")
+    assert " failed: repeat with SEED=" in said or "\nno power test: " in f"\n{said}", said
 
 
 def test_an_end_that_postgresql_does_not_come_to_is_noticed(prefix, pg_major, seed, monkeypatch):
@@ -140,6 +162,8 @@ def test_a_breaker_that_opens_is_noticed(prefix, seed, monkeypatch):
     [
         ("crash-test", crash_test, "CrashTest", {"ROUNDS": 3, "FIRST": 24, "AUTOVACUUM": 1}, (3, 24)),
         ("crash-test", crash_test, "CrashTest", {}, (500, 0)),
+        ("power-test", power_test, "PowerTest", {"ROUNDS": 3, "FIRST": 20, "AUTOVACUUM": 1, "FILESYSTEM": "xfs"}, (3, 20)),
+        ("power-test", power_test, "PowerTest", {"FILESYSTEM": "ext4"}, (300, 0)),
         ("fault-test", fault_test, "FaultTest", {"FAULTS": 3, "FIRST": 40}, (3, 40)),
         ("fault-test", fault_test, "FaultTest", {}, (200, 0)),
         ("damage-test", damage_test, "DamageTest", {"DAMAGES": 3, "FIRST": 40}, (3, 40)),
@@ -162,10 +186,12 @@ def test_the_command_of_each_long_run_starts(monkeypatch, tmp_path, command, mod
     monkeypatch.setattr("sys.argv", words[words.index("-m") + 1 :])
     monkeypatch.setattr(build, "install", MagicMock(return_value="prefix"))
     monkeypatch.setattr(module, name, kind)
+    monkeypatch.setattr(power_test, "why_no_cuts", lambda: "")
 
     assert module.main() == 0
     assert build.install.call_args.args == (17,)
     assert kind.call_args.args[0] == "prefix" and 7 in kind.call_args.args
     assert "WRITERS" not in given or given["WRITERS"] in kind.call_args.args
-    assert kind.call_args.kwargs == {"base": tmp_path, "with_autovacuum": "AUTOVACUUM" in given}
+    more = {"filesystem": given["FILESYSTEM"]} if "FILESYSTEM" in given else {}
+    assert kind.call_args.kwargs == {"base": tmp_path, "with_autovacuum": "AUTOVACUUM" in given, **more}
     assert test.run.call_args.args == run
