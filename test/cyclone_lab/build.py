@@ -98,12 +98,11 @@ def install_test_module(name: str, prefix: Path) -> None:
 
     Raises RuntimeError with the compiler's output if the build fails.
     """
-    source = REPO / "test" / "modules" / name
     folder = build_folder(prefix) / "modules" / name
     folder.mkdir(parents=True, exist_ok=True)
     with open(folder / "lock", "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        _make(source / "Makefile", folder, prefix, WERROR="1")
+        _make(REPO / "test" / "modules" / "Makefile", folder, prefix, MODULE=name, WERROR="1")
 
 
 def _is_copy(prefix: Path, origin: Path) -> bool:
