@@ -36,6 +36,7 @@
 #   make bench-compare BEFORE=COMMIT [COMPARE_ARGS="--base /dev/shm"]   which phase of VACUUM is slower than at that commit
 #   make bench-audit                             what audits cost
 #   make bench-vectors [VECTORS_ARGS="--rows 20000"]  an HNSW index of pgvector, whose source CYCLONE_PGVECTOR names
+#   make bench-recall [RECALL_ARGS="--rows 5000"]  what searches of such an index find after many rounds of VACUUM
 #   make bench-tables [TABLES_ARGS="--rounds 5"] a database of many small tables
 #   make bench-large [SIZE=4] [BASE=/on/a/disk] [LARGE_ARGS="--rounds 1"]  a table of SIZE GB, larger than memory at best, into bench/results/large
 #   make bench-pace                              how exact budgets are, and what the adaptive delay makes of loads
@@ -69,7 +70,7 @@ COMMON_RUN = $(if $(SEED),--seed $(SEED)) $(if $(BASE),--base $(BASE)) $(if $(AU
 ABSOLUTE = $(if $(findstring /,$(PG_CONFIG)),PG_CONFIG=$(abspath $(PG_CONFIG))) $(if $(DESTDIR),DESTDIR=$(abspath $(DESTDIR)))
 LONG_RUN = $(COMMON_RUN) $(if $(FIRST),--first $(FIRST))
 
-.PHONY: all install uninstall installcheck clean dist distclean image-volume demo try measure-versions monitoring check check-all check-builds check-bytes check-core check-debs check-fast check-junk check-minors check-mutants check-units coverage tidy check-ubsan check-valgrind crash-test fault-test damage-test power-test soak twins prove-large figures bench bench-audit bench-autovacuum bench-compaction bench-compare bench-guards bench-large bench-online bench-pace bench-tables bench-tpcc bench-vectors bench-views
+.PHONY: all install uninstall installcheck clean dist distclean image-volume demo try measure-versions monitoring check check-all check-builds check-bytes check-core check-debs check-fast check-junk check-minors check-mutants check-units coverage tidy check-ubsan check-valgrind crash-test fault-test damage-test power-test soak twins prove-large figures bench bench-audit bench-autovacuum bench-compaction bench-compare bench-guards bench-large bench-online bench-pace bench-recall bench-tables bench-tpcc bench-vectors bench-views
 .DEFAULT_GOAL := all
 
 all install uninstall installcheck:
@@ -204,6 +205,9 @@ bench-audit: .venv/stamp
 
 bench-vectors: .venv/stamp
 	$(VENV_PYTHON) bench/vectors.py $(VECTORS_ARGS)
+
+bench-recall: .venv/stamp
+	$(VENV_PYTHON) bench/recall.py $(RECALL_ARGS)
 
 bench-online: .venv/stamp
 	$(VENV_PYTHON) bench/online.py $(ONLINE_ARGS)

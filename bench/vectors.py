@@ -39,19 +39,29 @@ class Vectors:
         self.centres = random.normal(size=(max(int(rows * CLUSTERS_A_ROW), 1), dimensions))
         self.directions = random.normal(size=(16, dimensions)) * 3 / 8
 
-    def make(self, number: int, seed: int) -> list[str]:
+    def make(self, number: int, seed: int) -> np.ndarray:
         random = np.random.default_rng(seed)
         if self.kind == "uniform":
-            vectors = random.random(size=(number, self.dimensions))
-        else:
-            vectors = self.centres[random.integers(0, len(self.centres), number)] + random.normal(size=(number, 16)) @ self.directions
-            vectors += random.normal(size=vectors.shape) * 0.6
-        return ["[" + ",".join(f"{x:.4f}" for x in vector) + "]" for vector in vectors]
+            return random.random(size=(number, self.dimensions))
+        vectors = self.centres[random.integers(0, len(self.centres), number)] + random.normal(size=(number, 16)) @ self.directions
+        return vectors + random.normal(size=vectors.shape) * 0.6
 
 
-def insert(conn: psycopg.Connection, vectors: list[str], first: int = 0) -> None:
+def as_text(vectors: np.ndarray) -> list[str]:
+    return ["[" + ",".join(f"{x:.5g}" for x in vector) + "]" for vector in vectors]
+
+
+def create(conn: psycopg.Connection, vectors: np.ndarray) -> None:
+    """Make a table with these vectors and an index."""
+    conn.execute("CREATE EXTENSION vector; CREATE EXTENSION pageinspect")
+    conn.execute(f"CREATE TABLE v (id int, e vector({vectors.shape[1]})) WITH (autovacuum_enabled = off)")
+    insert(conn, vectors)
+    conn.execute("CREATE INDEX v_e ON v USING hnsw (e vector_l2_ops)")
+
+
+def insert(conn: psycopg.Connection, vectors: np.ndarray, first: int = 0) -> None:
     with conn.cursor().copy("COPY v (id, e) FROM STDIN") as copy:
-        for number, vector in enumerate(vectors):
+        for number, vector in enumerate(as_text(vectors)):
             copy.write_row((first + number, vector))
 
 
@@ -60,10 +70,14 @@ def nearest(conn: psycopg.Connection, table: str, queries: list[str]) -> list[se
     return [{number for (number,) in conn.execute(query, (vector,), prepare=False)} for vector in queries]
 
 
-def recalls(conn: psycopg.Connection, table: str, queries: list[str]) -> list[float]:
-    """Return the share of the nearest rows that searches find, for each of SEARCHES."""
+def exact(conn: psycopg.Connection, table: str, queries: list[str]) -> list[set[int]]:
+    """Return the nearest rows of each query, without an index."""
     conn.execute("SET enable_indexscan = off; SET enable_seqscan = on")
-    truth = nearest(conn, table, queries)
+    return nearest(conn, table, queries)
+
+
+def recalls(conn: psycopg.Connection, table: str, queries: list[str], truth: list[set[int]]) -> list[float]:
+    """Return the share of the nearest rows that searches find, for each of SEARCHES."""
     conn.execute("SET enable_indexscan = on; SET enable_seqscan = off")
     found = []
     for searches in SEARCHES:
@@ -97,10 +111,11 @@ def measure(origin: Cluster, contender: str, vectors: Vectors, options: argparse
                 result = vacuum(conn, contender)
                 if number + 1 < options.cycles:
                     insert(conn, vectors.make(deleted, 100 + number), options.rows * (number + 2))
-            queries = vectors.make(QUERIES, 99)
-            result |= {"recall": recalls(conn, "v", queries), "unreachable": len(hnsw.read(conn, "v_e").unreachable())}
+            queries = as_text(vectors.make(QUERIES, 99))
+            truth = exact(conn, "v", queries)
+            result |= {"recall": recalls(conn, "v", queries, truth), "unreachable": len(hnsw.read(conn, "v_e").unreachable())}
             conn.execute("CREATE TABLE anew AS SELECT * FROM v; CREATE INDEX ON anew USING hnsw (e vector_l2_ops)")
-            return result | {"recall_anew": recalls(conn, "anew", queries)}
+            return result | {"recall_anew": recalls(conn, "anew", queries, truth)}
 
 
 def lines(saved: dict) -> list[str]:
@@ -132,10 +147,7 @@ def main() -> None:
     with Cluster.create(prefix, config, base=options.base) as origin:
         origin.start()
         with origin.connect() as conn:
-            conn.execute("CREATE EXTENSION vector; CREATE EXTENSION pageinspect")
-            conn.execute(f"CREATE TABLE v (id int, e vector({options.dimensions})) WITH (autovacuum_enabled = off)")
-            insert(conn, vectors.make(options.rows, 1))
-            conn.execute("CREATE INDEX v_e ON v USING hnsw (e vector_l2_ops)")
+            create(conn, vectors.make(options.rows, 1))
         origin.stop()
         cases = [
             {"share": share, "results": {name: measure(origin, name, vectors, options, share) for name in options.only}}
