@@ -70,7 +70,7 @@ COMMON_RUN = $(if $(SEED),--seed $(SEED)) $(if $(BASE),--base $(BASE)) $(if $(AU
 ABSOLUTE = $(if $(findstring /,$(PG_CONFIG)),PG_CONFIG=$(abspath $(PG_CONFIG))) $(if $(DESTDIR),DESTDIR=$(abspath $(DESTDIR)))
 LONG_RUN = $(COMMON_RUN) $(if $(FIRST),--first $(FIRST))
 
-.PHONY: all install uninstall installcheck clean dist distclean image-volume demo try measure-versions monitoring check check-all check-builds check-bytes check-core check-debs check-fast check-junk check-minors check-mutants check-units coverage tidy check-ubsan check-valgrind crash-test fault-test damage-test power-test soak twins prove-large figures bench bench-audit bench-autovacuum bench-compaction bench-compare bench-guards bench-large bench-online bench-pace bench-recall bench-tables bench-tpcc bench-vectors bench-views
+.PHONY: all install uninstall installcheck clean dist distclean image-volume demo try say-demo say-try measure-versions monitoring check check-all check-builds check-bytes check-core check-debs check-fast check-junk check-minors check-mutants check-units coverage tidy check-ubsan check-valgrind crash-test fault-test damage-test power-test soak twins prove-large figures bench bench-audit bench-autovacuum bench-compaction bench-compare bench-guards bench-large bench-online bench-pace bench-recall bench-tables bench-tpcc bench-vectors bench-views
 .DEFAULT_GOAL := all
 
 all install uninstall installcheck:
@@ -94,10 +94,17 @@ dist:
 distclean: clean
 	rm -rf .venv .postgres
 
-demo: .venv/stamp
+# said before the wait for the first files that are fetched
+say-try:
+	@echo 'make try: psql on a server of its own with pg_cyclone. Nothing that is installed is touched.'
+
+say-demo:
+	@echo 'make demo: what pg_cyclone does, in three parts, on servers of their own. Nothing that is installed is touched.'
+
+demo: $(if $(wildcard .venv/stamp),,say-demo) .venv/stamp
 	PYTHONPATH=test:bench .venv/bin/python scripts/demo.py $(DEMO_ARGS)
 
-try: .venv/stamp
+try: $(if $(wildcard .venv/stamp),,say-try) .venv/stamp
 	$(VENV_PYTHON) scripts/try_server.py
 
 monitoring: .venv/stamp

@@ -103,7 +103,7 @@ def main() -> None:
 
 
 def _look(options, databases: int, tables: int) -> None:
-    """Measure the CPU time of compaction where each table is large, has been sampled, and little can be won."""
+    """Measure the CPU time of compaction where each table is large, has been sampled, and little can be freed."""
     config = {"shared_preload_libraries": "pg_cyclone", "autovacuum": "off", "fsync": "off", "max_locks_per_transaction": 1000}
     _console, prefix, config, _circumstances = begin(options, config)
     with Cluster.create(prefix, config, base=options.base) as cluster:
@@ -119,7 +119,7 @@ def _look(options, databases: int, tables: int) -> None:
             conn.execute("ALTER SYSTEM SET cyclone.compaction = on")
             conn.execute("SELECT pg_reload_conf()")
             query = "SELECT reason, count(*) FROM cyclone.compaction GROUP BY 1"
-            wait_until(lambda: conn.execute(query).fetchall() == [("little to be won", tables)], "that all are sampled")
+            wait_until(lambda: conn.execute(query).fetchall() == [("little to be freed", tables)], "that all are sampled")
             query = "SELECT pid FROM pg_stat_activity WHERE backend_type = 'pg_cyclone compaction launcher'"
             [(launcher,)] = wait_until(lambda: conn.execute(query).fetchall(), "the launcher")
             time.sleep(WARM_UP)

@@ -15,7 +15,7 @@ import textwrap
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from statistics import geometric_mean, median
+from statistics import median
 
 TOP = Path(__file__).resolve().parents[1]
 SAVED = TOP / "bench" / "saved"
@@ -47,7 +47,7 @@ class Picture:
 class Table:
     page: str
     name: str
-    saved: str
+    saved: str  # the name of the result; of several, those between spaces that are there, and lines gets them by name
     lines: Callable[[dict], list[str]]
 
 
@@ -137,21 +137,6 @@ def short_lines(saved: dict) -> list[str]:
     return lines
 
 
-def readme_lines(saved: dict) -> list[str]:
-    """Return the table in short."""
-    cases = [one for one in saved["scenarios"] if is_case(one)]
-    lines = [f"| VACUUM of {rows_of(cases[0])} rows, in memory | PostgreSQL | pg_cyclone, 1 process | leader and 1 worker |", "|---|---|---|---|"]
-    names = {"heap-deleted": "no index, every tenth row deleted, logged in full", "one-index": "primary key, every tenth row deleted"}
-    for one in saved["scenarios"]:
-        if about := names.get(one["name"]):
-            ours = (f"{ratio(one, workers):.1f} times as fast" for workers in (0, 1))
-            lines.append(f"| {about} | {core_seconds(one):.2f} s | {' | '.join(ours)} |")
-    means = (f"{geometric_mean(ratio(one, workers) for one in cases):.1f} times (mean)" for workers in (0, 1))
-    seconds = [core_seconds(one) for one in cases]
-    lines.append(f"| [five cases](docs/cases.png) | {min(seconds):.2f} to {max(seconds):.2f} s | {' | '.join(means)} |")
-    return lines
-
-
 def draw_bars(scenarios: list[dict], titles: list[str], height: float):
     """Return a figure and its panel: scenarios one below the other on one scale, a bar for each contender from phase to phase."""
     from drawing import HALO, NARROW, pyplot
@@ -197,17 +182,6 @@ def draw_vacuum(saved: dict):
     figure, panel = draw_bars(cases, [in_short(one) for one in cases], 6.6)
     panel.set_xlabel(f"seconds; {rows_of(cases[0])} rows, one btree")
     add_phases(figure, 2)
-    return figure
-
-
-def draw_readme(saved: dict):
-    """Draw the best and the worst of the five cases, low enough to leave room for the README's first words on the same screen."""
-    cases = sorted((one for one in saved["scenarios"] if is_case(one)), key=lambda one: ratio(one, 1))
-    shown = [cases[-1], cases[0]]
-    figure, panel = draw_bars(shown, [f"{which} of five, {in_short(one)}" for which, one in zip(("best", "worst"), shown)], 2.5)
-    panel.xaxis.set_visible(False)
-    panel.spines["bottom"].set_visible(False)
-    add_phases(figure, 4, fontsize=10, handlelength=1.2, columnspacing=1.2)
     return figure
 
 
@@ -299,23 +273,54 @@ def audit_lines(saved: dict) -> list[str]:
 
 def online_lines(saved: dict) -> list[str]:
     """Return the medians of each contender's runs, and the longest of the waits."""
-    from online import CONCURRENTLY, FORMS
+    from online import CONCURRENTLY, FORMS, NAMES
 
     untouched = next(run for run in saved["runs"] if run["contender"] == "nothing")
     runs = [run for run in saved["runs"] if run["contender"] != "nothing"]
     rounds = len(runs) // len({run["contender"] for run in runs})
+    heard = all("p95_ms" in run for run in runs)
     lines = [f"A table of {untouched['table'] / MB:,.0f} MB and indexes of {untouched['indexes'] / MB:,.0f} MB, beside {saved['rate']:,.0f}"
              f" transactions a second of pgbench; medians of {rounds} rounds, and the longest wait of all:", "",
-             "| | time | disk besides | WAL | longest wait for a lock | table and indexes then |", "|---|---|---|---|---|---|"]  # fmt: skip
+             f"| | time | disk besides | WAL |{' 95 % of transactions |' if heard else ''} longest wait for a lock | table and indexes then |",
+             "|---" * (7 if heard else 6) + "|"]  # fmt: skip
     for name in dict.fromkeys(run["contender"] for run in runs):
         mine = [run for run in runs if run["contender"] == name]
         disk, wal, then = (median(numbers) / MB for numbers in zip(*((run["peak_disk"], run["wal"], run["table"] + run["indexes"]) for run in mine)))
-        shown = f"`VACUUM ({name})`" if name in FORMS else f"`{name}`" if name == CONCURRENTLY else name
+        shown = f"`VACUUM ({name})`" if name in FORMS else f"`{name}`" if name == CONCURRENTLY else NAMES.get(name, name)
         given_up = "" if all(run["finished"] for run in mine) else ", given up"
         wait = max(run["longest_lock_wait_ms"] for run in mine)
-        lines.append(f"| {shown}{given_up} | {median(run['seconds'] for run in mine):.1f} s | {disk:,.1f} MB | {wal:,.0f} MB |"
-                     f" {f'{wait:.0f} ms' if wait else 'none of 1 ms'} | {then:,.0f} MB |")  # fmt: skip
+        harm = f" {median(run['p95_ms'] for run in mine):,.1f} ms |" if heard else ""
+        lines.append(f"| {shown}{given_up} | {median(run['seconds'] for run in mine):.1f} s | {disk:,.1f} MB | {wal:,.0f} MB |{harm}"
+                     f" {f'{wait:,.0f} ms' if wait else 'none of 1 ms'} | {then:,.0f} MB |")  # fmt: skip
+    if heard:
+        lines += ["", f"Without any of these 95 % of the transactions take less than {median(run['p95_before_ms'] for run in runs):,.1f} ms."]
     return lines
+
+
+def made_small(saved: dict, name: str, what: str) -> float:
+    """Return the median of what a contender took."""
+    return median(run["table"] + run["indexes"] if what == "size" else run[what] for run in saved["runs"] if run["contender"] == name)
+
+
+def draw_online(saved: dict):
+    """Draw a table before and after, and what each way costs: on a phone, and low enough for README's first words on the same screen."""
+    from drawing import CORE, NARROW, OTHER, OURS, bars, pyplot
+
+    before, after = (made_small(saved, name, "size") / MB for name in ("nothing", "FULL INPLACE"))
+    quiet = made_small(saved, "nothing", "p95_ms")
+    looks = {"VACUUM FULL": ("VACUUM FULL", CORE), "pg_repack": ("pg_repack", OTHER), "FULL INPLACE": ("FULL INPLACE", OURS),
+             "ADAPTIVE_DELAY": ("FULL INPLACE, ADAPTIVE_DELAY", OURS)}  # fmt: skip
+    figure = pyplot.figure(figsize=(NARROW, 3.9), layout="constrained")
+    grid = figure.add_gridspec(3, 2, height_ratios=(0.55, 1, 1))
+    bars(figure.add_subplot(grid[0, :]), "The table with its index, in use, MB", {"before": (before, "#c9c9c9"), "FULL INPLACE": (after, OURS)}, ",.0f")
+    panels = (("Disk besides, MB", "peak_disk", MB, ",.1f"), (f"Others' p95, ms ({quiet:,.0f} without)", "p95_ms", 1, ",.0f"),
+              ("WAL, MB", "wal", MB, ",.0f"), ("Time, s", "seconds", 1, ".1f"))  # fmt: skip
+    for number, (title, what, unit, form) in enumerate(panels):
+        panel = figure.add_subplot(grid[1 + number // 2, number % 2])
+        bars(panel, title, {name: (made_small(saved, of, what) / unit, color) for name, (of, color) in looks.items()}, form)
+        if number % 2:
+            panel.set_yticks([])
+    return figure
 
 
 # A table larger than memory: results.json of `make bench-large`
@@ -354,6 +359,31 @@ def large_short_lines(saved: dict) -> list[str]:
     return lines
 
 
+# README's table, of several results
+
+
+def readme_lines(saved: dict) -> list[str]:
+    """Return a line for each kind of VACUUM, of those results that are there."""
+    [key] = [one for one in saved["vacuum"]["scenarios"] if one["name"] == "one-index"]
+    rows = [(f"VACUUM of {rows_of(key)} rows with a primary key, in memory", f"{core_seconds(key):.2f} s", [ratio(key, workers) for workers in (0, 1)])]
+    large, looks = saved["large"]["scenario"], large_times(saved["large"])
+    size = (large["heap_bytes"] + large["index_bytes"]) / 1e9
+    best = min(took for (engine, *_), (took, _) in looks.items() if engine == "core")
+    rows.append((f"VACUUM of a table larger than memory: {size:.0f} GB with eight indexes, on a disk", f"{best:.0f} s",
+                 [median(looks["pg_cyclone", workers, "auto"][1]) for workers in (0, 1)]))  # fmt: skip
+    if vectors := saved.get("vectors"):
+        case = max(vectors["cases"], key=lambda case: case["share"])
+        own, *ours = (case["results"][name]["seconds"] for name in ("pgvector", "one process", "with a worker"))
+        rows.append((f"VACUUM of a table with an HNSW index of pgvector, {case['share']:.0%} of its rows deleted", f"{own:.1f} s", [own / one for one in ours]))
+    full = [one for one in saved["more"]["scenarios"] if one["name"].startswith("full-")]
+    lines = ["| | PostgreSQL | pg_cyclone, 1 process | leader and 1 worker |", "|---|---|---|---|"]
+    lines += [f"| {what} | {core} | {' | '.join(f'{one:.1f} times as fast' for one in ours)} |" for what, core, ours in rows]
+    ours = (f"{between([ratio(one, workers) for one in full], '.1f')} times as fast" for workers in (0, 1))
+    lines.append(f"| VACUUM FULL, with indexes, in memory | {between([core_seconds(one) for one in full], '.2f')} s | {' | '.join(ours)} |")
+    servers = sorted({f"{one['circumstances']['PostgreSQL']}, {one['circumstances']['cores']} cores" for one in saved.values()})
+    return [*lines, "", f"({'; '.join(servers)}; [saved results](bench/saved), with machines and commands.)"]
+
+
 # The views' cost, and many small tables: results.json of `make bench-views` and `make bench-tables`
 
 
@@ -385,12 +415,11 @@ KEEPERS = {
 }  # fmt: skip
 PICTURES = (
     Picture("docs/cases.png", "vacuum", draw_vacuum),
-    Picture("docs/best-and-worst.png", "vacuum", draw_readme),
     Picture("docs/curve.png", "latency", draw_latency),
     Picture("docs/guards.png", "guards", draw_guards),
 )
 TABLES = (
-    Table("README.md", "readme", "vacuum", readme_lines),
+    Table("README.md", "readme", "vacuum large vectors more", readme_lines),
     Table("docs/performance.md", "vacuum in short", "vacuum", short_lines),
     Table("docs/performance.md", "more in short", "more", short_lines),
     Table("docs/performance.md", "cold in short", "cold", short_lines),
@@ -408,6 +437,8 @@ TABLES = (
 
 def block(table: Table) -> str:
     """Return what stands between the comments: the table, and where it is from."""
+    if " " in table.saved:
+        return "\n".join(table.lines({name: load(name) for name in table.saved.split() if (SAVED / f"{name}.json").exists()}))
     saved = load(table.saved)
     facts, folder = saved["circumstances"], "" if table.page == "README.md" else "../"
     where = (f"({facts['PostgreSQL']}, {facts['cores']} cores of {facts['CPU']}, {facts['date']}, commit {facts['commit']};"

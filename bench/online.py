@@ -1,12 +1,11 @@
-"""Making a bloated table small while others use it: VACUUM (FULL INPLACE) beside pg_repack, pg_squeeze, a rewrite,
+"""Making a bloated table small while others use it: VACUUM (FULL INPLACE) beside PostgreSQL's VACUUM FULL, pg_repack, pg_squeeze,
 and on PostgreSQL 19 REPACK (CONCURRENTLY).
 
 The table is that of the case that VACUUM FULL is known by: a serial key, an integer and a compressed text, nine rows in ten
 deleted. Each contender works on an equal copy of the data directory, while pgbench reads and changes rows of the same table at
 half the rate that it could, or another part (--load; with 0 there is no pgbench). Measured are the time it takes, the disk and WAL that it
-needs, the longest that any of pgbench's
-transactions took and that any of them waited for a lock, and the sizes at the end; and the same of a while in which nothing is done.
-`make bench-online ONLINE_ARGS="--rows 5000000 --pg-repack ../pg_repack-1.5.3"`.
+needs, what pgbench's transactions took, the longest that any of them waited for a lock, and the sizes at the end; and the same of a while
+in which nothing is done. `make bench-online ONLINE_ARGS="--rows 5000000 --pg-repack ../pg_repack-1.5.3"`.
 
 pg_repack and pg_squeeze are built from their sources; who is not named is left out. pg_squeeze takes wal_level = logical, so all have
 that if it takes part, and a server whose output_plugin_libraries may name it (17.11, 18.6, or later).
@@ -45,7 +44,10 @@ CONFIG = {
     **LOG_LOCK_WAITS,
 }
 ROWS = 1_000_000
-FORMS = ("FULL INPLACE", "FULL INPLACE, INDEX_CLEANUP off", "FULL REWRITE")
+TEXTS = 10_000  # that differ
+FORMS = ("FULL INPLACE", "FULL INPLACE, ADAPTIVE_DELAY", "FULL INPLACE, INDEX_CLEANUP off", "FULL REWRITE")
+CORE = "VACUUM FULL"
+NAMES = {CORE: "`VACUUM FULL` by PostgreSQL"}
 CONCURRENTLY = "REPACK (CONCURRENTLY)"
 LOAD = """\\set id random(1, :rows / 10)
 BEGIN;
@@ -55,7 +57,7 @@ INSERT INTO history VALUES (:id);
 END;
 """
 CLIENTS = 4
-QUIET_SECONDS = 5
+QUIET_SECONDS, SETTLE_SECONDS = 5, 2  # before a contender begins; of these until pgbench's clients are there
 IDLE_SECONDS = 3
 MOST_SECONDS = 300  # before a contender is given up
 
@@ -73,6 +75,8 @@ class Run:
     longest_lock_wait_ms: float  # of pgbench's, 0 if none took a millisecond
     p99_ms: float
     p99_before_ms: float
+    p95_ms: float  # from when the rate wanted a transaction to begin, as somebody who waits for the answer sees it
+    p95_before_ms: float
     lost_rows: int
     table: int  # bytes at the end
     indexes: int
@@ -89,6 +93,7 @@ def main() -> int:
     options = parser.parse_args()
     prefix = build.install(options.major)
     contenders = {"nothing": _nothing, **{form: partial(_statement, statement=f"VACUUM ({form}) s") for form in FORMS}}
+    contenders[CORE] = partial(_statement, statement="VACUUM FULL s", enabled="off")
     if options.major >= 19:
         contenders[CONCURRENTLY] = partial(_statement, statement=f"{CONCURRENTLY} s")
     if options.pg_repack:
@@ -139,11 +144,13 @@ def _make(cluster: Cluster, rows: int, extensions: list[str]) -> None:
             conn.execute(f"CREATE EXTENSION {extension}")
         conn.execute("SELECT setseed(0.5)")
         conn.execute("CREATE TABLE s (id serial PRIMARY KEY, whatever int, anything text)")
+        conn.execute("CREATE TEMPORARY TABLE texts (id int, anything text)")
         conn.execute(
-            "INSERT INTO s (whatever, anything) SELECT random() * 100000,"
-            " repeat('some TEXT' || random() * 100, (100 + random() * 900)::int) FROM generate_series(1, %s)",
-            (rows,),
+            "INSERT INTO texts SELECT i, repeat('some TEXT' || random() * 100, (100 + random() * 900)::int) FROM generate_series(0, %s) i", (TEXTS - 1,)
         )
+        # compressed texts are stored as they are, which takes a twentieth of the time
+        conn.execute("INSERT INTO s (whatever, anything) SELECT random() * 100000, anything FROM generate_series(1, %s) i JOIN texts ON id = i %% %s",
+                     (rows, TEXTS))  # fmt: skip
         conn.execute("CREATE TABLE history (id int)")
         conn.execute("DELETE FROM s WHERE id %% 10 > 0", ())
         conn.execute("VACUUM s")
@@ -166,15 +173,20 @@ def _measure(cluster: Cluster, name: str, contender, rows: int, rate: float) -> 
         [(wal,)] = conn.execute("SELECT pg_current_wal_lsn() - %s::pg_lsn", (lsn,))
         peak = disk.stop()
         time.sleep(1)
-        transactions = pgbench.stop() if pgbench else []
+        if pgbench:
+            pgbench.end()
+        transactions = pgbench.transactions()[0] if pgbench else []
         lock_wait = longest_lock_wait_ms(cluster.log[logged:])
         [(left, table, indexes)] = conn.execute("SELECT count(*), pg_table_size('s'), pg_indexes_size('s') FROM s")
         conn.execute("VACUUM (INDEX_CLEANUP on) s")
         checks.assert_clean(conn, "s")
-    during = [ms for moment, ms in transactions if begin <= moment and moment - ms / 1000 <= end]
-    before = [ms for moment, ms in transactions if moment < begin]
-    return Run(name, end - begin, finished, peak, int(wal), max(during, default=0), lock_wait,
-               percentile(during, 99), percentile(before, 99), rows // 10 - left, table, indexes)  # fmt: skip
+    during = [one for one in transactions if begin <= one.end and one.end - one.seconds <= end]
+    before = [one for one in transactions if begin - QUIET_SECONDS + SETTLE_SECONDS <= one.end < begin]
+    in_server, in_server_before = ([1000 * (one.seconds - one.waited) for one in ones] for ones in (during, before))
+    return Run(name, end - begin, finished, peak, int(wal), max(in_server, default=0), lock_wait,
+               percentile(in_server, 99), percentile(in_server_before, 99),
+               percentile([1000 * one.seconds for one in during]), percentile([1000 * one.seconds for one in before]),
+               rows // 10 - left, table, indexes)  # fmt: skip
 
 
 class _Disk:
@@ -212,9 +224,10 @@ def _nothing(_cluster: Cluster) -> bool:
     return True
 
 
-def _statement(cluster: Cluster, statement: str) -> bool:
+def _statement(cluster: Cluster, statement: str, enabled: str = "on") -> bool:
     """Run a contender that is a statement, unless it takes too long; return whether it has finished."""
     with cluster.connect() as conn:
+        conn.execute(f"SET cyclone.enabled = {enabled}")
         conn.execute(f"SET statement_timeout = '{MOST_SECONDS}s'")
         try:
             conn.execute(statement)
@@ -243,6 +256,7 @@ def _line(run: Run) -> str:
     return (f"  {run.contender:32} {run.seconds:7.2f} s{'' if run.finished else ' (gave up)'}, disk +{run.peak_disk / 2**20:.1f} MB,"
             f" WAL {run.wal / 2**20:.0f} MB, longest {run.longest_ms:.0f} ms,"
             f" lock {run.longest_lock_wait_ms:.0f} ms, p99 {run.p99_ms:.2f} ms (before {run.p99_before_ms:.2f}),"
+            f" p95 {run.p95_ms:.2f} ms (before {run.p95_before_ms:.2f}),"
             f" table {run.table / 2**20:.1f} MB, indexes {run.indexes / 2**20:.1f} MB, {run.lost_rows} rows lost")  # fmt: skip
 
 

@@ -18,7 +18,7 @@ LARGE = 10
 ROUNDS = 7
 QUERIES = {
     "horizon": "SELECT * FROM cyclone.horizon_details",
-    "horizon, the holder only": "SELECT kind, pid, xmin_age, how_to_end FROM cyclone.horizon WHERE is_oldest",
+    "horizon, who holds it only": "SELECT kind, pid, xmin_age, how_to_end FROM cyclone.horizon WHERE is_oldest",
     "advice": "SELECT * FROM cyclone.advice",
     "advice, what is due only": "SELECT relation FROM cyclone.advice WHERE due IS NOT NULL",
     "advice, one table": "SELECT * FROM cyclone.advice WHERE relation = 't1'::regclass",

@@ -401,7 +401,7 @@ COMMENT ON COLUMN history_details.workers_launched IS 'Parallel workers launched
 COMMENT ON COLUMN history_details.wal_bytes IS 'WAL written, in bytes, by all processes';
 COMMENT ON COLUMN history_details.slept_seconds IS 'How long all processes together slept for cost-based delay, in seconds; null if it is not known';
 COMMENT ON COLUMN history_details.held IS 'How long at least one of its processes was held by each guard, in seconds: "pause" (cyclone.pause()), "WAL rate" (cyclone.max_wal_rate), "lag" (cyclone.max_replica_lag), "disk" (cyclone.min_free_disk); null if none was, or if it is not known';
-COMMENT ON COLUMN history_details.audited_pages IS 'How many pages of the table and its indexes were judged twice, by cyclone.audit; a page counts each time; of FULL REWRITE and REPACK pages of the old table and of new btrees; null if it is not by the engine, or not done';
+COMMENT ON COLUMN history_details.audited_pages IS 'How many pages of the table and its indexes were audited, by cyclone.audit; a page counts each time; of FULL REWRITE and REPACK pages of the old table and of new btrees; null if it is not by the engine, or not done';
 COMMENT ON COLUMN history_details.audit_failed IS 'Did it end because verdicts of an audit differed? Then a report is in the folder pg_cyclone of the data directory';
 COMMENT ON COLUMN history_details.sqlstate IS 'SQLSTATE of the error that ended it';
 COMMENT ON COLUMN history_details.error IS 'Message of that error; if it is longer than 255 bytes it ends in dots';
@@ -657,15 +657,15 @@ CREATE FUNCTION compaction_rows(
     OUT figure_is text,
     OUT next_at timestamptz,
     OUT size bigint,
-    OUT would_win bigint,
+    OUT would_free bigint,
     OUT sampled_at timestamptz,
     OUT running_since timestamptz,
     OUT last_end timestamptz,
     OUT last_outcome text,
-    OUT last_won bigint,
+    OUT last_freed bigint,
     OUT last_seconds float8,
     OUT runs bigint,
-    OUT total_won bigint,
+    OUT total_freed bigint,
     OUT pause float8,
     OUT label text,
     OUT threshold float8,
@@ -684,15 +684,15 @@ SELECT v.relation,
        v.figure_is,
        v.next_at,
        v.size,
-       v.would_win,
+       v.would_free,
        v.sampled_at,
        v.running_since,
        v.last_end,
        v.last_outcome,
-       v.last_won,
+       v.last_freed,
        v.last_seconds,
        v.runs,
-       v.total_won,
+       v.total_freed,
        v.pause,
        v.label,
        v.threshold,
@@ -702,28 +702,28 @@ FROM cyclone.compaction_rows() v;
 COMMENT ON VIEW compaction_details IS
 'The view cyclone.compaction with all columns. A row for each table of this database that the user may VACUUM, with the decision of cyclone.compaction and the reason; for members of pg_stat_scan_tables, for all tables.';
 COMMENT ON COLUMN compaction_details.relation IS 'The table';
-COMMENT ON COLUMN compaction_details.reason IS '"due"; "running"; or why it is neither: "not sampled yet", "standby", "off", "off, by its label", "left to PostgreSQL" (by cyclone.databases or cyclone.tables, or as a subscription writes to it), "small", "circuit breaker" (that of autovacuum), "pause" (after the last run), "little to be won", "below the threshold", "horizon held back" (see cyclone.horizon), or "outside the window"';
+COMMENT ON COLUMN compaction_details.reason IS '"due"; "running"; or why it is neither: "not sampled yet", "standby", "off", "off, by its label", "left to PostgreSQL" (by cyclone.databases or cyclone.tables, or as a subscription writes to it), "small", "circuit breaker" (that of autovacuum), "pause" (after the last run), "little to be freed", "below the threshold", "horizon held back" (see cyclone.horizon), or "outside the window"';
 COMMENT ON COLUMN compaction_details.figure IS 'The number that decided it; of the tables that are due the one with the greatest comes first';
 COMMENT ON COLUMN compaction_details.figure_is IS 'Unit and meaning of figure';
 COMMENT ON COLUMN compaction_details.next_at IS 'When the reason ends; null if it is not known';
 COMMENT ON COLUMN compaction_details.size IS 'Size with TOAST table and indexes, in bytes, by pg_class.relpages';
-COMMENT ON COLUMN compaction_details.would_win IS 'How much VACUUM (FULL INPLACE) would give back, in bytes, by a sample of pages as in cyclone.bloat; null if there is none';
+COMMENT ON COLUMN compaction_details.would_free IS 'How much VACUUM (FULL INPLACE) would give back, in bytes, by a sample of pages as in cyclone.bloat; null if there is none';
 COMMENT ON COLUMN compaction_details.sampled_at IS 'When the sample was taken';
 COMMENT ON COLUMN compaction_details.running_since IS 'When the present run began; null if there is none';
 COMMENT ON COLUMN compaction_details.last_end IS 'When the last run ended';
 COMMENT ON COLUMN compaction_details.last_outcome IS '"done"; "stopped" at the window''s end, as it was switched off, or with its process; "gave way" to a session that had or wanted the table, or cancelled it; "failed"';
-COMMENT ON COLUMN compaction_details.last_won IS 'By how many bytes the last run made it smaller';
+COMMENT ON COLUMN compaction_details.last_freed IS 'By how many bytes the last run made it smaller';
 COMMENT ON COLUMN compaction_details.last_seconds IS 'How long the last run took, in seconds';
 COMMENT ON COLUMN compaction_details.runs IS 'How many complete runs there were';
-COMMENT ON COLUMN compaction_details.total_won IS 'How much all runs have given back, in bytes';
+COMMENT ON COLUMN compaction_details.total_freed IS 'How much all runs have given back, in bytes';
 COMMENT ON COLUMN compaction_details.pause IS 'How long it is left alone after the last run, in seconds';
 COMMENT ON COLUMN compaction_details.label IS 'Its security label for pg_cyclone; null if it has none';
 COMMENT ON COLUMN compaction_details.threshold IS 'The least share of the size that a run must win, in percent';
 COMMENT ON COLUMN compaction_details.last_error IS 'The error that ended the last run, or its beginning';
 
 CREATE VIEW compaction AS
-SELECT v.relation, v.reason, v.next_at, v.size, v.would_win, v.last_end, v.last_outcome, v.last_won,
-       v.total_won
+SELECT v.relation, v.reason, v.next_at, v.size, v.would_free, v.last_end, v.last_outcome, v.last_freed,
+       v.total_freed
 FROM cyclone.compaction_details v;
 
 COMMENT ON VIEW compaction IS

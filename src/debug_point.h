@@ -38,7 +38,7 @@
 	SETTING(compaction_hour, 0, INT_MAX, PGC_SIGHUP, \
 			"How long an hour takes in the pauses of compaction, in ms.") \
 	SETTING(compaction_least, 0, INT_MAX, PGC_SIGHUP, \
-			"How much must be won for a table to be compacted by itself, in kB.") \
+			"How much must be freed for a table to be compacted by itself, in kB.") \
 	SETTING(compaction_patience, 0, INT_MAX, PGC_SIGHUP, \
 			"How long compaction waits for a lock, and for other transactions, in ms.") \
 	SETTING(compaction_turn, 0, INT_MAX, PGC_SIGHUP, \

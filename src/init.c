@@ -14,6 +14,7 @@
 
 #include "autovacuum/table_log.h"
 #include "command/heap_seam.h"
+#include "command/syntax_hint.h"
 #include "command/utility_hook.h"
 #include "compaction/compaction.h"
 #include "debug_point.h"
@@ -56,6 +57,7 @@ _PG_init(void)
 	{
 		shared_memory_init();
 		history_init();
+		syntax_hint_init();
 		table_log_init();
 		own_worker_init();
 		cleaner_init();

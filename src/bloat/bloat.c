@@ -174,9 +174,9 @@ refuse_to_tell(Oid relid)
 						   "pg_stat_scan_tables")));
 }
 
-/* bloat_could_win -- see bloat.h. */
+/* bloat_could_free -- see bloat.h. */
 double
-bloat_could_win(Oid relid)
+bloat_could_free(Oid relid)
 {
 	BloatReport report = {.wait = false,.most_pages = USUAL_SAMPLE_PAGES,.all_kinds = true};
 	double		bytes = -1;

@@ -67,7 +67,7 @@ extern bool bloat_may_be_told(Oid relid);
  * once, read or compacted.  Indexes that are no btrees count if index_bloat_is_known.  With
  * an active snapshot; needs no privilege.
  */
-extern double bloat_could_win(Oid relid);
+extern double bloat_could_free(Oid relid);
 
 /*
  * A list of RelationBloat: for an open and locked heap, and with_rest, for its indexes and
@@ -98,7 +98,7 @@ extern void heap_bloat(Relation rel, uint32 most_pages, pg_prng_state *prng,
 extern void btree_bloat(Relation index, uint32 most_pages, pg_prng_state *prng,
 						const BloatEstimate *heap, BloatEstimate *estimate);
 
-/* Such an index is built anew if this part of it would be won at least. */
+/* Such an index is built anew if this part of it would be freed at least. */
 #define ROUGHLY_BLOATED_FRACTION	0.25
 
 /*

@@ -200,8 +200,10 @@ hint_for_unknown(const char *name)
 	if (strcmp(name, "rewrite") == 0)
 		return gettext_noop("It is a value of FULL: write VACUUM (FULL REWRITE), without a comma.");
 	if (strcmp(name, "concurrently") == 0)
-		return gettext_noop("VACUUM (FULL INPLACE) makes a table small while others use it.");
-	if (strcmp(name, "dryrun") == 0)
+		return gettext_noop("VACUUM (FULL INPLACE) makes a table small while other sessions use it.");
+	if (strcmp(name, "workers") == 0)
+		return gettext_noop("Perhaps you meant PARALLEL.");
+	if (strcmp(name, "dryrun") == 0 || strcmp(name, "dry") == 0)
 		return gettext_noop("Perhaps you meant DRY_RUN.");
 	if (strncmp(name, "adaptive", strlen("adaptive")) == 0 && strcmp(name, "adaptive_delay") != 0)
 		return gettext_noop("Perhaps you meant ADAPTIVE_DELAY.");
@@ -222,7 +224,7 @@ explain_full(const DefElem *def)
 		ereport(ERROR,
 				(errcode(ERRCODE_SYNTAX_ERROR),
 				 errmsg("invalid value for VACUUM option FULL: \"%s\"", option_string(def)),
-				 errhint("FULL takes INPLACE, REWRITE, or a Boolean value.")));
+				 errhint("FULL takes INPLACE, REWRITE, or a Boolean value. VACUUM (FULL INPLACE) makes a table small while other sessions use it.")));
 }
 
 /* vacuum_options_need_engine -- raises an error for an option if the engine is off. */

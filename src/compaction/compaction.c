@@ -62,7 +62,7 @@ compaction_settings_init(void)
 							 NULL, NULL, NULL);
 
 	DefineCustomRealVariable("cyclone.compaction_threshold",
-							 "How much must be won for that, in per cent of the table's size with TOAST table and indexes.",
+							 "How much must be freed for that, in per cent of the table's size with TOAST table and indexes.",
 							 "A table's label may say otherwise.",
 							 &cyclone_compaction_threshold,
 							 30,

@@ -29,8 +29,8 @@ typedef enum CompactionReason
 	COMPACTION_SMALL,			/* bytes that it has */
 	COMPACTION_BREAKER,			/* autovacuum's */
 	COMPACTION_PAUSE,			/* seconds to go */
-	COMPACTION_LITTLE,			/* bytes to be won */
-	COMPACTION_SHARE,			/* per cent to be won */
+	COMPACTION_LITTLE,			/* bytes to be freed */
+	COMPACTION_SHARE,			/* per cent to be freed */
 	COMPACTION_HELD,			/* seconds so far */
 	COMPACTION_WINDOW,			/* seconds to go */
 } CompactionReason;
@@ -65,9 +65,9 @@ typedef struct CompactionFacts
 	double		changes;		/* rows that were updated and deleted since
 								 * the statistics were reset */
 	double		sampled_changes;
-	double		would_win;		/* by the sample */
-	double		least;			/* that must be won */
-	double		threshold;		/* per cent that must be won */
+	double		would_free;		/* by the sample */
+	double		least;			/* that must be freed */
+	double		threshold;		/* per cent that must be freed */
 	double		pause_left;		/* of the last run's pause */
 	double		pace;			/* seconds a byte of the last complete run; 0:
 								 * there was none */
@@ -86,8 +86,8 @@ typedef struct CompactionRun
 {
 	CompactionOutcome outcome;
 	bool		was_begun;		/* else the table was locked when we came */
-	double		won;			/* bytes */
-	double		expected;		/* to be won */
+	double		freed;			/* bytes */
+	double		expected;		/* to be freed */
 	double		pause;			/* seconds that the pause before it was; 0:
 								 * there was none */
 	double		rested;			/* seconds between the run before it and this
@@ -133,15 +133,15 @@ typedef struct CompactionState
 	TimestampTz sampled_at;
 	double		sampled_bytes;	/* the table's size then */
 	double		sampled_changes;
-	double		would_win;		/* negative: not known */
+	double		would_free;		/* negative: not known */
 	TimestampTz ended_at;		/* the last run */
 	double		pause;			/* after it, in seconds */
-	double		won;
+	double		freed;
 	double		seconds;
 	double		pace;			/* seconds a byte of the table, in the last
 								 * complete run; 0: there was none */
 	int64		runs;			/* complete ones */
-	double		total_won;
+	double		total_freed;
 	char		error[COMPACTION_ERROR_SIZE];	/* of the last run, its
 												 * beginning */
 } CompactionState;

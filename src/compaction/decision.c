@@ -3,9 +3,9 @@
  * decision.c
  *	  Is a table to be compacted now?  If not, why not?
  *
- * A table is due when a sample of its pages has shown that enough can be won, in bytes and
+ * A table is due when a sample of its pages has shown that enough can be freed, in bytes and
  * as a share.  Checks that cost nothing come first: a table that is smaller than what must
- * be won isn't sampled, nor is one in a pause, nor one that has hardly changed since its
+ * be freed isn't sampled, nor is one in a pause, nor one that has hardly changed since its
  * last sample.  A sample may read some 40 MB of the table and of each index, so none is
  * taken outside the window: until it opens the last one counts, however old it is.
  *
@@ -42,7 +42,7 @@
 
 const CompactionReasonText compaction_reasons[] =
 {
-	[COMPACTION_DUE] = {"due", "bytes a second to be won"},
+	[COMPACTION_DUE] = {"due", "bytes a second to be freed"},
 	[COMPACTION_RUNNING] = {"running", "seconds by now"},
 	[COMPACTION_NOT_SAMPLED] = {"not sampled yet", "bytes in all"},
 	[COMPACTION_STANDBY] = {"standby", NULL},
@@ -52,8 +52,8 @@ const CompactionReasonText compaction_reasons[] =
 	[COMPACTION_SMALL] = {"small", "bytes in all"},
 	[COMPACTION_BREAKER] = {"circuit breaker", NULL},
 	[COMPACTION_PAUSE] = {"pause", "seconds to go"},
-	[COMPACTION_LITTLE] = {"little to be won", "bytes to be won"},
-	[COMPACTION_SHARE] = {"below the threshold", "per cent to be won"},
+	[COMPACTION_LITTLE] = {"little to be freed", "bytes to be freed"},
+	[COMPACTION_SHARE] = {"below the threshold", "per cent to be freed"},
 	[COMPACTION_HELD] = {"horizon held back", "seconds since which"},
 	[COMPACTION_WINDOW] = {"outside the window", "seconds to go"},
 };
@@ -79,7 +79,7 @@ static double expected_seconds(const CompactionFacts *facts);
 CompactionVerdict
 compaction_decide(const CompactionFacts *facts)
 {
-	double		share = facts->bytes > 0 ? 100 * facts->would_win / facts->bytes : 0;
+	double		share = facts->bytes > 0 ? 100 * facts->would_free / facts->bytes : 0;
 
 	if (facts->is_standby)
 		return make_verdict(COMPACTION_STANDBY, NAN);
@@ -101,15 +101,15 @@ compaction_decide(const CompactionFacts *facts)
 		return make_verdict(COMPACTION_NOT_SAMPLED, facts->bytes);
 	if (!facts->is_sampled)
 		return make_verdict(COMPACTION_WINDOW, facts->window_opens);
-	if (facts->would_win < facts->least)
-		return make_verdict(COMPACTION_LITTLE, facts->would_win);
+	if (facts->would_free < facts->least)
+		return make_verdict(COMPACTION_LITTLE, facts->would_free);
 	if (share < facts->threshold)
 		return make_verdict(COMPACTION_SHARE, share);
 	if (facts->held_since > 0)
 		return make_verdict(COMPACTION_HELD, facts->held_since);
 	if (facts->window_opens != 0)
 		return make_verdict(COMPACTION_WINDOW, facts->window_opens);
-	return make_verdict(COMPACTION_DUE, facts->would_win / expected_seconds(facts));
+	return make_verdict(COMPACTION_DUE, facts->would_free / expected_seconds(facts));
 }
 
 /* make_verdict -- figure is NAN if it has none. */
@@ -144,7 +144,7 @@ static double
 expected_seconds(const CompactionFacts *facts)
 {
 	double		seconds = facts->pace > 0 ? facts->pace * facts->bytes :
-		facts->bytes / READ_PACE + facts->would_win / MOVE_PACE;
+		facts->bytes / READ_PACE + facts->would_free / MOVE_PACE;
 
 	return Max(seconds, 0.001);
 }
@@ -154,9 +154,9 @@ expected_seconds(const CompactionFacts *facts)
  *		For how many seconds a table is left alone after a run.
  *
  * The pause doubles after a run in vain: one that failed, or was interrupted before it had
- * won anything, or has won less than half of what was expected.  It also doubles if the
- * table was due again as soon as the pause before had ended, as what was won doesn't last.
- * Else it is an hour.  An interrupted run that has won something is no fault of the table's,
+ * freed anything, or has freed less than half of what was expected.  It also doubles if the
+ * table was due again as soon as the pause before had ended, as what was freed doesn't last.
+ * Else it is an hour.  An interrupted run that has freed something is no fault of the table's,
  * nor is one that couldn't begin: autovacuum may be at a table each time that we come.
  */
 double
@@ -171,11 +171,11 @@ compaction_pause(const CompactionRun *run)
 		case OUTCOME_NONE:
 			break;
 		case OUTCOME_DONE:
-			was_in_vain = run->won < run->expected / 2 || run->rested < RESTED_FACTOR * run->pause;
+			was_in_vain = run->freed < run->expected / 2 || run->rested < RESTED_FACTOR * run->pause;
 			break;
 		case OUTCOME_STOPPED:
 		case OUTCOME_GAVE_WAY:
-			was_in_vain = run->won <= 0;
+			was_in_vain = run->freed <= 0;
 			break;
 		case OUTCOME_FAILED:
 			was_in_vain = true;

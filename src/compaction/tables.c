@@ -46,7 +46,7 @@
 #include "server_check.h"
 #include "settings.h"
 
-/* So many kilobytes must be won at least */
+/* So many kilobytes must be freed at least */
 #define LEAST_KB	(128 * 1024)
 
 /* A transaction that holds the horizon for longer than that is likely to stay. */
@@ -123,16 +123,16 @@ put_row(const CompactionTable *table, ReturnSetInfo *result)
 	PUT(is_due || (is_to_wait && has_figure),
 		TimestampTzGetDatum(is_due ? now : now + (TimestampTz) (verdict->figure * USECS_PER_SEC)));
 	PUT(true, Int64GetDatum((int64) table->facts.bytes));
-	PUT(state->sampled_at != 0 && state->would_win >= 0, Int64GetDatum((int64) state->would_win));
+	PUT(state->sampled_at != 0 && state->would_free >= 0, Int64GetDatum((int64) state->would_free));
 	PUT(state->sampled_at != 0, TimestampTzGetDatum(state->sampled_at));
 	PUT(table->facts.is_running,
 		TimestampTzGetDatum(now - (TimestampTz) (table->facts.running_since * USECS_PER_SEC)));
 	PUT(has_run, TimestampTzGetDatum(state->ended_at));
 	PUT(has_run, CStringGetTextDatum(compaction_outcome_name(state->outcome)));
-	PUT(has_run, Int64GetDatum((int64) state->won));
+	PUT(has_run, Int64GetDatum((int64) state->freed));
 	PUT(has_run, Float8GetDatum(state->seconds));
 	PUT(true, Int64GetDatum(state->runs));
-	PUT(true, Int64GetDatum((int64) state->total_won));
+	PUT(true, Int64GetDatum((int64) state->total_freed));
 	PUT(has_run, Float8GetDatum(state->pause));
 	PUT(table->label != NULL, CStringGetTextDatum(table->label));
 	PUT(true, Float8GetDatum(table->facts.threshold));
@@ -320,9 +320,9 @@ read_state(CompactionTable *table, const CommonFacts *common)
 	table->state = *state;
 	facts->is_sampled = state->sampled_at != 0;
 	facts->sampled_since = pause_seconds(state->sampled_at, common->now);
-	facts->would_win = Max(state->would_win, 0);
+	facts->would_free = Max(state->would_free, 0);
 	/* a sample without a figure is out of date as soon as possible */
-	facts->sampled_bytes = state->would_win >= 0 ? state->sampled_bytes : 0;
+	facts->sampled_bytes = state->would_free >= 0 ? state->sampled_bytes : 0;
 	facts->sampled_changes = state->sampled_changes;
 	facts->pace = state->pace;
 	table->rested = pause_seconds(state->ended_at, common->now);

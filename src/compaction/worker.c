@@ -297,7 +297,7 @@ sample_table(CompactionTable *table)
 	StartTransactionCommand();
 	PushActiveSnapshot(GetTransactionSnapshot());
 	pgstat_report_activity(STATE_RUNNING, psprintf("sample of relation %u", table->relid));
-	table->state.would_win = bloat_could_win(table->relid);
+	table->state.would_free = bloat_could_free(table->relid);
 	table->state.sampled_at = GetCurrentTimestamp();
 	table->state.sampled_bytes = table->facts.bytes;
 	table->state.sampled_changes = table->facts.changes;
@@ -460,7 +460,7 @@ size_of_table(Oid relid)
  *		tried again.
  *
  * After a run the table is to be sampled again, unless another session had locked it when
- * we came.  A run that has won little while a transaction had the table open all the time
+ * we came.  A run that has freed little while a transaction had the table open all the time
  * gave way.
  */
 static void
@@ -470,7 +470,7 @@ note_run(CompactionTable *table, const WorkResult *result)
 	CompactionRun run = {
 		.outcome = result->outcome,
 		.was_begun = result->was_begun,
-		.expected = state->would_win,
+		.expected = state->would_free,
 		.pause = state->pause,
 		.rested = table->rested
 	};
@@ -481,8 +481,8 @@ note_run(CompactionTable *table, const WorkResult *result)
 
 		StartTransactionCommand();
 		size = size_of_table(table->relid);
-		run.won = size >= 0 ? result->size - size : 0;
-		if (run.outcome == OUTCOME_DONE && run.won < run.expected / 2 && others_stay(table->relid))
+		run.freed = size >= 0 ? result->size - size : 0;
+		if (run.outcome == OUTCOME_DONE && run.freed < run.expected / 2 && others_stay(table->relid))
 			run.outcome = OUTCOME_GAVE_WAY;
 		CommitTransactionCommand();
 		MemoryContextSwitchTo(visit_context);
@@ -492,8 +492,8 @@ note_run(CompactionTable *table, const WorkResult *result)
 		state->outcome = run.outcome;
 		state->ended_at = GetCurrentTimestamp();
 		state->pause = compaction_pause(&run);
-		state->won = run.won;
-		state->total_won += run.won;
+		state->freed = run.freed;
+		state->total_freed += run.freed;
 		state->seconds = (double) (state->ended_at - in_hand_since) / USECS_PER_SEC;
 		strlcpy(state->error, result->error != NULL ? result->error : "", sizeof(state->error));
 		if (run.was_begun)

@@ -473,7 +473,7 @@ create_copy(Shrink *shrink)
 	if (!is_made && shrink->is_last_try && get_rel_name(shrink->index) != NULL)
 		ereport(WARNING,
 				(errcode(ERRCODE_LOCK_NOT_AVAILABLE),
-				 errmsg("index \"%s\" stays bloated, as others have it locked",
+				 errmsg("index \"%s\" stays bloated, as other sessions have it locked",
 						get_rel_name(shrink->index))));
 	table_close(rel, NoLock);
 	transaction_end();
@@ -676,7 +676,7 @@ swap_locked(Shrink *shrink)
 	}
 	ereport(shrink->is_last_try ? WARNING : DEBUG1,
 			(errcode(ERRCODE_OBJECT_IN_USE),
-			 errmsg("index %u of table %u stays as it is, as others have changed or locked it meanwhile",
+			 errmsg("index %u of table %u stays as it is, as other sessions have changed or locked it meanwhile",
 					shrink->index, shrink->table)));
 	return false;
 }
@@ -768,7 +768,7 @@ take_lock_back(Oid table, int patience_ms, bool may_queue)
 		if (is_gone || TimestampDifferenceExceeds(start, GetCurrentTimestamp(), patience_ms))
 			ereport(ERROR,
 					(errcode(ERRCODE_LOCK_NOT_AVAILABLE),
-					 errmsg("VACUUM (FULL INPLACE) ends here, as others have locked or dropped the table meanwhile"),
+					 errmsg("VACUUM (FULL INPLACE) ends here, as other sessions have locked or dropped the table meanwhile"),
 					 errdetail("It had made way for them.  The table has been compacted; some of its indexes may still be bloated.")));
 	}
 }

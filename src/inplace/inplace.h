@@ -30,7 +30,7 @@ typedef enum PlanEnd
 {
 	PLAN_GOES_ON,
 	PLAN_NO_ROOM,				/* too few rows fit in front */
-	PLAN_NO_PROGRESS,			/* others take the room that is won */
+	PLAN_NO_PROGRESS,			/* others take the room that is freed */
 	PLAN_TOO_OLD,				/* the table has to be frozen first */
 	PLAN_STOPPED,				/* rows mustn't be moved any more */
 } PlanEnd;

@@ -216,7 +216,7 @@ warn_of_obstacles(const InplaceResult *result, const Inplace *job)
 				 errhint("Run VACUUM (FULL INPLACE) again when they have ended.")));
 	if (pass->new_pages - pass->nonempty_pages > notable)
 		ereport(WARNING,
-				(errmsg("table \"%s\" could not be truncated, as others were using it all the time",
+				(errmsg("table \"%s\" could not be truncated, as other sessions were using it all the time",
 						name),
 				 errhint("VACUUM will do so when it gets the chance.")));
 }
@@ -277,10 +277,10 @@ tell_end(const InplaceResult *result, const Inplace *job, double elapsed, bool t
 	appendStringInfo(&buf, _("rows moved: " INT64_FORMAT " out of " INT64_FORMAT " pages, in %d passes\n"),
 					 job->rows_moved, result->blocks_vacated, result->passes);
 	if (job->rows_undone > 0)
-		appendStringInfo(&buf, _("rows moved in vain, as they were in the way of others: " INT64_FORMAT "\n"),
+		appendStringInfo(&buf, _("rows moved back, as other sessions were at work on them: " INT64_FORMAT "\n"),
 						 job->rows_undone);
 	if (job->pass.audited_pages + job->rows_audited > 0)
-		appendStringInfo(&buf, _("audit: " INT64_FORMAT " pages and " INT64_FORMAT " moved rows judged twice\n"),
+		appendStringInfo(&buf, _("audit: " INT64_FORMAT " pages and " INT64_FORMAT " moved rows\n"),
 						 job->pass.audited_pages, job->rows_audited);
 	if (result->stale_locks > 0)
 		appendStringInfo(&buf, _("row locks: " INT64_FORMAT " of ended transactions from before relfrozenxid removed\n"),
@@ -358,7 +358,7 @@ inplace_report_index_stays(Oid index, const OthersFound *others)
 	else if (others->end == OTHERS_GONE)
 		ereport(WARNING,
 				(errcode(ERRCODE_OBJECT_IN_USE),
-				 errmsg("index \"%s\" stays bloated, as others use its table all the time", name),
+				 errmsg("index \"%s\" stays bloated, as other sessions use its table all the time", name),
 				 errdetail("Within cyclone.index_wait it could not be locked for a moment without holding others up."),
 				 errhint("Run VACUUM (FULL INPLACE) again in a quiet hour, or raise cyclone.index_wait.")));
 	else if (others->end == OTHERS_WAIT_FOR_US)

@@ -314,7 +314,7 @@ append_engine_lines(StringInfo buf, const TableResult *result,
 		other -= phases[i];
 
 	if (result->counters.audited_heap_pages + result->counters.audited_index_pages > 0)
-		appendStringInfo(buf, _("audit: %lld heap pages and %lld index pages judged twice\n"),
+		appendStringInfo(buf, _("audit: %lld heap pages and %lld index pages\n"),
 						 (long long) result->counters.audited_heap_pages,
 						 (long long) result->counters.audited_index_pages);
 	if (result->counters.stale_locks > 0)

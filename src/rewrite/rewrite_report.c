@@ -162,7 +162,7 @@ rewrite_report_end(const RewriteResult *result, bool verbose)
 		appendStringInfo(&buf, _("TOAST table: " INT64_FORMAT " chunks left out to which no row points\n"),
 						 result->counters[REWRITE_TOAST].tuples_orphaned);
 	if (audited_pages(result) > 0)
-		appendStringInfo(&buf, _("audit: %lld heap pages and %lld index pages judged twice\n"),
+		appendStringInfo(&buf, _("audit: %lld heap pages and %lld index pages\n"),
 						 (long long) (audited_pages(result) - result->audited_index_pages),
 						 (long long) result->audited_index_pages);
 	if (result->horizon != NULL)
@@ -226,7 +226,7 @@ rewrite_note_history(const RewriteResult *result)
 	}
 }
 
-/* audited_pages -- how many were judged twice, of the heaps and of new indexes. */
+/* audited_pages -- how many were audited, of the heaps and of new indexes. */
 static int64
 audited_pages(const RewriteResult *result)
 {

@@ -191,11 +191,11 @@ def test_bloated_table_becomes_small(server):
         row = server.wait_for(last_outcome="done")
         after = size(conn)
         assert after < before / 4
-        assert row["last_won"] >= before - after
-        assert row["total_won"] == row["last_won"]
+        assert row["last_freed"] >= before - after
+        assert row["total_freed"] == row["last_freed"]
         assert (row["runs"], row["last_error"], row["running_since"]) == (1, None, None)
         assert (row["reason"], row["pause"]) == ("small", 3600)
-        assert server.wait_for("dense", reason="little to be won")["runs"] == 0
+        assert server.wait_for("dense", reason="little to be freed")["runs"] == 0
         query = "SELECT started_by, options FROM cyclone.history_details WHERE relid = 't'::regclass AND operation = 'FULL INPLACE'"
         [(started_by, options)] = conn.execute(query).fetchall()
         assert started_by == "compaction" and "SKIP_LOCKED" in options
@@ -234,7 +234,7 @@ def test_reasons(server):
     """Reasons that settings and a label give. An hour that isn't now keeps the worker from doing anything about it."""
     with server.connect() as conn:
         server.on(**{"cyclone.compaction_threshold": 100})
-        assert server.wait_for(reason="below the threshold")["would_win"] > 3 * MB
+        assert server.wait_for(reason="below the threshold")["would_free"] > 3 * MB
         label(conn, "threshold=99.5")
         assert decision(conn) == ("below the threshold", True, 99.5)
         server.set(**{"cyclone.compaction_threshold": None, "cyclone.compaction_window": never(conn)})
@@ -395,7 +395,7 @@ def test_table_that_is_locked_is_left_alone(server):
         server.on()
         server.wait_for("u", last_outcome="done")
         row = server.wait_for(last_outcome="gave way")
-        assert row["runs"] == 0 and row["would_win"] > 3 * MB
+        assert row["runs"] == 0 and row["would_free"] > 3 * MB
         checks.assert_clean(conn, "u")
         other.execute("ROLLBACK")
 
@@ -409,7 +409,7 @@ def test_table_that_is_locked_at_the_last_moment(server):
             other.execute("LOCK t IN SHARE UPDATE EXCLUSIVE MODE")
         row = server.wait_for(last_outcome="gave way")
         assert (row["runs"], row["reason"], row["pause"]) == (0, "pause", 3600)
-        assert row["would_win"] > 3 * MB
+        assert row["would_free"] > 3 * MB
         other.execute("ROLLBACK")
 
 
@@ -443,7 +443,7 @@ def test_toast_table_that_is_being_vacuumed(server):
             assert (row["reason"], row["runs"], row["pause"]) == ("pause", 0, 3600)
             vacuum.finish()
         server.set(**{"cyclone.debug_compaction_hour": 1})
-        assert server.wait_for("w", last_outcome="done")["last_won"] > 2 * MB
+        assert server.wait_for("w", last_outcome="done")["last_freed"] > 2 * MB
         checks.assert_clean(conn, "w")
 
 
@@ -527,7 +527,7 @@ def test_nothing_is_read_outside_the_window(server):
         wait_until(lambda: conn.execute(worker).fetchone() != (0,), "a visit")
         wait_until(lambda: conn.execute(worker).fetchone() == (0,), "its end")
         row = server.row()
-        assert (row["reason"], row["sampled_at"], row["would_win"]) == ("outside the window", None, None)
+        assert (row["reason"], row["sampled_at"], row["would_free"]) == ("outside the window", None, None)
         assert 3 * 86400 < row["figure"] < 6 * 86400 and row["next_at"] is not None
 
 
@@ -537,7 +537,7 @@ def test_samples_end_with_the_window(server):
     with server.connect() as conn:
         with server.parked("bloat-page"):
             server.set(**{"cyclone.compaction_window": never(conn)})
-            assert server.wait_for(last_outcome="stopped")["would_win"] is None
+            assert server.wait_for(last_outcome="stopped")["would_free"] is None
         assert server.row()["sampled_at"] is None
 
 
@@ -736,7 +736,7 @@ def test_crash_at_any_point(own_server, point):
         assert own_server.wait_for(table, reason="circuit breaker")["runs"] == 0
     with own_server.connect() as conn:
         conn.execute("SELECT cyclone.autovacuum_reset()")
-        over = ("pause", "small", "below the threshold", "little to be won")  # a run may have won all that was to be won
+        over = ("pause", "small", "below the threshold", "little to be freed")  # a run may have freed all that was to be freed
         wait_until(lambda: own_server.row(table)["reason"] in over, "the end of compaction")
         own_server.off()
         conn.execute(f"VACUUM (INDEX_CLEANUP on) {table}")

@@ -54,9 +54,10 @@ def test_runs_through(prefix, tmp_path, without_disk):
     assert "The contents of both copies are equal." in output
     assert "The rows are those that there were." in output
     assert "times as fast" in output
-    starts = ("without VACUUM", *(rf"{way}: [\d.]+ s," for way in ("PostgreSQL, default delay", "pg_cyclone, auto", "PostgreSQL, no delay")))
+    starts = ("without VACUUM", *(rf"{way}: [\d.]+ s," for way in ("PostgreSQL, default delay", "pg_cyclone, adaptive delay", "PostgreSQL, no delay")))
     alone, *_, full = (float(re.search(start + r" 95 % take less than ([\d.]+) ms", output)[1]) for start in starts)
     assert ("leaves room" in output) == (full < 1.2 * alone) or abs(full - 1.2 * alone) < 0.2
+    assert "nothing that is installed is touched" in output.split("Getting PostgreSQL")[0]
     assert picture.read_bytes().startswith(PNG)
     before, after = map(int, re.search(r"(\d+) MB before, (\d+) MB after", output).groups())
     assert after < before
@@ -73,9 +74,20 @@ def test_a_server_to_try(prefix):
     lines = ["VACUUM (VERBOSE) pg_class;", "SELECT count(*) > 0 AS has_views FROM cyclone.bloat;", "\\conninfo", "\\q"]
     result = run(TRY, prefix, input="\n".join(lines), stderr=subprocess.STDOUT)
     assert result.returncode == 0, result.stdout
+    assert result.stdout.startswith("psql on a server of its own") and "VACUUM (FULL INPLACE) orders" in result.stdout
     assert "parallel workers: 0 planned" in result.stdout and "has_views" in result.stdout and "ERROR" not in result.stdout
     psql, socket, log = home.search(result.stdout).groups()
     assert os.access(psql, os.X_OK) and not os.path.exists(socket) and not os.path.exists(log)
+
+
+@pytest.mark.once
+@pytest.mark.parametrize(
+    ("full_ms", "adaptive_seconds", "says"), [(1.1, 5, "says nothing"), (3, 9.5, "leaves no room"), (3, 5, "delay is 2.0 times as fast")]
+)
+def test_the_third_part_says_what_it_has_shown(demo, full_ms, adaptive_seconds, says):
+    ways = [demo.Beside(name, {}, seconds=seconds, before_ms=1, ms=ms) for name, seconds, ms in
+            (("default delay", 10, 1.1), ("no delay", 1, full_ms), ("adaptive delay", adaptive_seconds, 1.2))]  # fmt: skip
+    assert says in demo.paced_claim(ways)
 
 
 def test_lost_change_is_noticed(demo, conn):

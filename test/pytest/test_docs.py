@@ -23,7 +23,7 @@ from cyclone_lab.cluster import Cluster
 from cyclone_lab.postgres import REPO, as_server_user, program_env, program_path, run_program
 
 PAGES = [REPO / "README.md", REPO / "SECURITY.md", *sorted((REPO / "docs").glob("*.md")), REPO / "bench/research-log.md"]
-BLOCK = re.compile(r"(?:^<!-- (?P<mark>.*?) -->\n)?^```(?P<kind>\w*)\n(?P<text>.*?)^```$", re.MULTILINE | re.DOTALL)
+BLOCK = re.compile(r"(?:^<!-- (?P<mark>[^\n]*?) -->\n)?^```(?P<kind>\w*)\n(?P<text>.*?)^```$", re.MULTILINE | re.DOTALL)
 SETTING = re.compile(r"\| `(cyclone\.\w+)` \| (\w+) \| (?:`(.*?)`|empty.*?) \| (.*?) \| (\w+) \|")
 CONTEXTS = {"user": "user", "superuser": "superuser", "reload": "sighup", "restart": "postmaster"}
 UNITS = {"": 1, "ms": 1e-3, "s": 1, "min": 60, "h": 3600, "d": 86400, "kB": 1, "MB": 1024, "GB": 1024 * 1024}
@@ -152,13 +152,6 @@ def test_pages_for_the_first_hour_leave_nothing_out(cluster, page):
         wait_until(lambda: conftest._dropped(cluster, "bare"), "the end of the sessions in bare")
 
 
-def test_questions_of_the_readme(cluster, shop):
-    """The table of questions has queries that run."""
-    queries = re.findall(r"\| `(SELECT .*?)` \|", (REPO / "README.md").read_text())
-    assert len(queries) == 5
-    psql(cluster, ";\n".join(queries))
-
-
 def test_beside_pg_stat_statements(new_cluster):
     server = new_cluster(shared_preload_libraries="pg_cyclone, pg_stat_statements")
     server.sql("CREATE EXTENSION pg_stat_statements")
@@ -243,6 +236,8 @@ def test_blocks_that_nothing_runs():
 
 def test_packages_of_a_bare_system():
     """What docs/install.md has one install in Debian 12 is what .ci/run installs there."""
+    if not (REPO / ".ci").exists():
+        pytest.skip("the archive of make dist doesn't have it")
     [block] = [block for block in blocks_marked("run: make check-debs") if block.where.startswith("docs/install.md")]
     listed = re.search(r"PACKAGES=\((.*?)\)", (REPO / ".ci/run").read_text(), re.DOTALL)[1]
     assert block.text.replace("\\\n", " ").split() == ["apt", "install", *re.sub(r"#.*", "", listed).split()]

@@ -115,10 +115,23 @@ WRONG = {
     "VACUUM (FULL INPLCE) t": ('invalid value for VACUUM option FULL: "inplce"', "FULL takes INPLACE, REWRITE, or a Boolean value."),
     "VACUUM (FULL, INPLACE) t": ('unrecognized VACUUM option "inplace"', "FULL INPLACE), without a comma"),
     "VACUUM (REWRITE) t": ('unrecognized VACUUM option "rewrite"', "FULL REWRITE), without a comma"),
-    "VACUUM (FULL, CONCURRENTLY) t": ('unrecognized VACUUM option "concurrently"', "VACUUM (FULL INPLACE) makes a table small while others"),
+    "VACUUM (FULL, CONCURRENTLY) t": ('unrecognized VACUUM option "concurrently"', "VACUUM (FULL INPLACE) makes a table small while other sessions"),
     "VACUUM (FULL CONCURRENTLY) t": ('invalid value for VACUUM option FULL: "concurrently"', "FULL takes INPLACE"),
     "VACUUM (DRYRUN) t": ('unrecognized VACUUM option "dryrun"', "Perhaps you meant DRY_RUN."),
     "VACUUM FULL INPLACE": ('relation "inplace" does not exist', "in parentheses, as in VACUUM (FULL INPLACE) t."),
+    "VACUUM FULL INPLACE t": ('syntax error at or near "t"', "in parentheses, as in VACUUM (FULL INPLACE) t."),
+    "vacuum inplace t": ('syntax error at or near "t"', "VACUUM (FULL INPLACE) t."),
+    "VACUUM (FULL IN PLACE) t": ('syntax error at or near "IN"', "VACUUM (FULL INPLACE) t."),
+    "VACUUM (FULL=INPLACE) t": ('syntax error at or near "="', "VACUUM (FULL INPLACE) t."),
+    "VACUUM FULL CONCURRENTLY t": ("syntax error", "VACUUM (FULL INPLACE) t makes a table small"),
+    "VACUUM DRY_RUN t": ("syntax error", "VACUUM (DRY_RUN) t."),
+    "VACUUM ADAPTIVE_DELAY t": ("syntax error", "VACUUM (ADAPTIVE_DELAY) t."),
+    "VACUUM PARALLEL 2 t": ("syntax error", "VACUUM (PARALLEL 2) t."),
+    "VACUUM (WORKERS 2) t": ('unrecognized VACUUM option "workers"', "PARALLEL"),
+    "VACUUM (DRY RUN) t": ('unrecognized VACUUM option "dry"', "DRY_RUN"),
+    "ALTER SYSTEM SET cyclone.compaction_window = 'not 01:00-04:00'": ("invalid value for parameter", 'like "Mon-Fri 22:00-05:00, Sat-Sun"'),
+    "SECURITY LABEL FOR pg_cyclone ON TABLE t IS 'threshold=300'": ("invalid label", "'threshold=40'"),
+    "SECURITY LABEL FOR pg_cyclone ON TABLE t IS 'off'": ("invalid label", "'compaction=off'"),
     "VACUUM DRY_RUN": ('relation "dry_run" does not exist', "in parentheses"),
     "VACUUM (ADAPTIVE_DELY) t": ('unrecognized VACUUM option "adaptive_dely"', "Perhaps you meant ADAPTIVE_DELAY."),
     "VACUUM (ADAPTIVE on) t": ('unrecognized VACUUM option "adaptive"', "Perhaps you meant ADAPTIVE_DELAY."),
@@ -144,6 +157,14 @@ def test_a_wrong_use_is_told_what_to_do(conn):
             conn.execute(statement)
         assert message in error.value.diag.message_primary and (hint or "") in (error.value.diag.message_hint or ""), statement
         assert conn.execute("SELECT pg_relation_size('t')").fetchone() == size, statement
+
+
+def test_errors_of_other_statements_are_the_servers(conn):
+    """No hint is added where VACUUM is only a word, or the option is none of ours."""
+    for statement in ("VACUUM FULL t t", "SELECT vacuum inplace t t", "EXPLAIN VACUUM FULL INPLACE t"):
+        with pytest.raises(psycopg.errors.SyntaxError) as error:
+            conn.execute(statement)
+        assert error.value.diag.message_hint is None, statement
 
 
 def test_options_need_the_engine(conn):

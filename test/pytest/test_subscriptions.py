@@ -402,12 +402,12 @@ def test_room_that_was_filled_in_vain_is_filled_once_more(late_worker):
         assert content(conn, "t") == rows
         catch_up()
     parked.finish()
-    assert any(re.search("rows moved in vain, as they were in the way of others: [1-9]", text) for text in parked.messages), parked.messages
+    assert any(re.search("rows moved back, as other sessions were at work on them: [1-9]", text) for text in parked.messages), parked.messages
 
     # now that nobody needs old versions any more
     run_script(conn, PLAIN.replace("TABLE t", "TABLE undisturbed").replace("INTO t", "INTO undisturbed").replace("FROM t", "FROM undisturbed"))
     undisturbed = [text for text, _ in warnings_of(conn, move.format("undisturbed"))]
-    assert not any("in vain" in text for text in undisturbed)
+    assert not any("moved back" in text for text in undisturbed)
     # a row or two may need another page than there
     assert blocks(conn) <= blocks(conn, "undisturbed") + 2
     checks.assert_clean(conn, "t")

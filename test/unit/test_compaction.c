@@ -105,14 +105,14 @@ UNIT_TEST(test_wrong_windows)
 	}
 }
 
-/* usual -- a table that is due: 4 GB, of which half can be won. */
+/* usual -- a table that is due: 4 GB, of which half can be freed. */
 static CompactionFacts
 usual(void)
 {
 	CompactionFacts facts = {
 		.is_on = true,.is_wanted = true,.is_sampled = true,
 		.sampled_since = HOUR,.bytes = 4 * GB,.sampled_bytes = 4 * GB,.rows = 1000,
-		.changes = 500,.sampled_changes = 500,.would_win = 2 * GB,.least = GB / 8,.threshold = 30
+		.changes = 500,.sampled_changes = 500,.would_free = 2 * GB,.least = GB / 8,.threshold = 30
 	};
 
 	return facts;
@@ -149,8 +149,8 @@ UNIT_TEST(test_reasons)
 	EXPECT(facts.is_left = true, COMPACTION_LEFT, 0);
 	EXPECT(facts.bytes = GB / 16, COMPACTION_SMALL, GB / 16);
 	EXPECT(facts.is_sampled = false, COMPACTION_NOT_SAMPLED, 4 * GB);
-	EXPECT(facts.would_win = GB / 16, COMPACTION_LITTLE, GB / 16);
-	EXPECT(facts.would_win = GB, COMPACTION_SHARE, 25);
+	EXPECT(facts.would_free = GB / 16, COMPACTION_LITTLE, GB / 16);
+	EXPECT(facts.would_free = GB, COMPACTION_SHARE, 25);
 	EXPECT(facts.breaker_is_open = true, COMPACTION_BREAKER, 0);
 	EXPECT(facts.pause_left = 12, COMPACTION_PAUSE, 12);
 	EXPECT((facts.pause_left = 12, facts.is_sampled = false), COMPACTION_PAUSE, 12);
@@ -165,7 +165,7 @@ UNIT_TEST(test_no_samples_outside_the_window)
 		   COMPACTION_WINDOW, 60);
 	EXPECT((facts.window_opens = 60, facts.changes = 1000),
 		   COMPACTION_WINDOW, 60);
-	EXPECT((facts.window_opens = 60, facts.would_win = GB / 16, facts.changes = 1000),
+	EXPECT((facts.window_opens = 60, facts.would_free = GB / 16, facts.changes = 1000),
 		   COMPACTION_LITTLE, GB / 16);
 	EXPECT((facts.window_opens = 60, facts.bytes = GB / 16),
 		   COMPACTION_SMALL, GB / 16);
@@ -176,10 +176,10 @@ UNIT_TEST(test_limits_are_reached)
 {
 	CompactionFacts facts = usual();
 
-	facts.least = facts.would_win;
+	facts.least = facts.would_free;
 	facts.threshold = 50;
 	CHECK_EQ(compaction_decide(&facts).reason, COMPACTION_DUE);
-	facts.bytes = facts.sampled_bytes = facts.would_win = 0;
+	facts.bytes = facts.sampled_bytes = facts.would_free = 0;
 	facts.least = facts.threshold = 0;
 	CHECK_EQ(compaction_decide(&facts).reason, COMPACTION_DUE);
 }
@@ -198,10 +198,10 @@ UNIT_TEST(test_stale_samples)
 
 /* pause_after -- a run that came long after a pause of that many hours; in hours. */
 static double
-pause_after(CompactionOutcome outcome, double won, double hours)
+pause_after(CompactionOutcome outcome, double freed, double hours)
 {
 	CompactionRun run = {
-		.outcome = outcome,.was_begun = true,.won = won,.expected = 10,.pause = hours * HOUR,
+		.outcome = outcome,.was_begun = true,.freed = freed,.expected = 10,.pause = hours * HOUR,
 		.rested = 1000 * HOUR
 	};
 
@@ -221,7 +221,7 @@ UNIT_TEST(test_pauses)
 	CHECK_EQ(pause_after(OUTCOME_FAILED, 0, 720), 720);
 }
 
-/* test_interrupted_runs -- are in vain only if they have won nothing. */
+/* test_interrupted_runs -- are in vain only if they have freed nothing. */
 UNIT_TEST(test_interrupted_runs)
 {
 	for (CompactionOutcome outcome = OUTCOME_STOPPED; outcome <= OUTCOME_GAVE_WAY; outcome++)
@@ -235,7 +235,7 @@ UNIT_TEST(test_interrupted_runs)
 /* test_pause_of_what_does_not_last -- doubles where a table was due again as soon as it might be. */
 UNIT_TEST(test_pause_of_what_does_not_last)
 {
-	CompactionRun run = {.outcome = OUTCOME_DONE,.was_begun = true,.won = 10,.expected = 10,.pause = 4 * HOUR};
+	CompactionRun run = {.outcome = OUTCOME_DONE,.was_begun = true,.freed = 10,.expected = 10,.pause = 4 * HOUR};
 
 	run.rested = 5 * HOUR - 1;
 	CHECK_EQ(compaction_pause(&run), 8 * HOUR);

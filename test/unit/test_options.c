@@ -352,7 +352,7 @@ UNIT_TEST(test_faults_are_explained)
 		int			max_workers;
 		int			max_processes;
 	}			lists[] = {
-		{"full inplce", "invalid value for VACUUM option FULL: \"inplce\"", "FULL takes INPLACE, REWRITE, or a Boolean value."},
+		{"full inplce", "invalid value for VACUUM option FULL: \"inplce\"", "FULL takes INPLACE, REWRITE, or a Boolean value. VACUUM (FULL INPLACE) makes a table small while other sessions use it."},
 		{"full, inplace", "unrecognized VACUUM option \"inplace\"", "It is a value of FULL: write VACUUM (FULL INPLACE), without a comma."},
 		{"rewrite", "unrecognized VACUUM option \"rewrite\"", "It is a value of FULL: write VACUUM (FULL REWRITE), without a comma."},
 		{"adaptive_dely", "unrecognized VACUUM option \"adaptive_dely\"", "Perhaps you meant ADAPTIVE_DELAY."},
