@@ -143,7 +143,10 @@ index_builds_spare_memory(void)
  * give_new_file
  *		Make an index's content an empty file.
  *
- * An index of an unlogged table also gets the fork that it is reset to after a crash.
+ * An index of an unlogged table also gets the fork that it is reset to after a crash.  That
+ * is on disk before WAL has it, as the main fork may be: if a loss of power left the main
+ * fork only, replay would make the other one, and then fail to reset the index, as its file
+ * is there.
  */
 static void
 give_new_file(Oid relid)
@@ -158,6 +161,7 @@ give_new_file(Oid relid)
 	if (index->rd_rel->relpersistence == RELPERSISTENCE_UNLOGGED)
 	{
 		smgrcreate(RelationGetSmgr(index), INIT_FORKNUM, false);
+		smgrimmedsync(RelationGetSmgr(index), INIT_FORKNUM);
 		log_smgrcreate(&index->rd_locator, INIT_FORKNUM);
 		index->rd_indam->ambuildempty(index);
 	}

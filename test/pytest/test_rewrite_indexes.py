@@ -11,6 +11,7 @@ from conftest import CONFIG, TEMPLATE, create_with_template
 from cyclone_lab import checks
 from cyclone_lab.background import Background, Parked, messages_to
 from cyclone_lab.cluster import Cluster
+from cyclone_lab.shim import Disk
 from test_as_core import DB
 from test_rewrite import CHANGES, MAKE_VERSIONS, WAL_LEVELS, content, run_script
 
@@ -571,3 +572,21 @@ def test_a_large_btree_is_divided(cluster, db, conn):
     said.clear()
     conn.execute("VACUUM (FULL, VERBOSE, PARALLEL 4) t")
     assert "2 at once by" in said[-1] and "1 of them by a shared pass" in said[-1], "of a partial one it isn't known how large it is"
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_what_an_unlogged_index_is_reset_to_is_on_disk_at_once(prefix, workers):
+    """Or after a loss of power recovery might find its file in the way (test/upstream/unlogged-power-cut.md). What can't be synced is no harm."""
+    with create_with_template(prefix, {**CONFIG, "fsync": "on", "data_sync_retry": "on"}) as cluster:
+        disk = Disk(cluster)
+        cluster.start()
+        with cluster.connect(TEMPLATE) as conn:
+            conn.execute("CREATE UNLOGGED TABLE t (id int, n int); INSERT INTO t SELECT i, i FROM generate_series(1, 1000) i")
+            conn.execute("CREATE INDEX ON t (id); CREATE INDEX ON t USING hash (n); CHECKPOINT")
+            before = content(conn, "t")
+            for after in range(2):
+                with disk.fault(["_init"], ["sync"], "EIO", after=after):
+                    with pytest.raises(psycopg.errors.IoError, match="could not fsync file .*_init"):
+                        conn.execute(f"VACUUM (FULL, PARALLEL {workers}) t")
+                assert content(conn, "t") == before
+                checks.assert_clean(conn, "t")

@@ -23,6 +23,7 @@ FAULTS = {
     "stale-row-lock": "found xmax",
     "brin-hot": "     0\n",
     "where-current-of": "(0 rows)",
+    "unlogged-power-cut": ": File exists",
 }
 
 
