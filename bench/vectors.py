@@ -1,12 +1,14 @@
 """Measures VACUUM of a table with an HNSW index of pgvector: pgvector's own bulk deletion, and the team's, in the same run.
 
-Each contender has a copy of the same data directory, so the same graph and the same dead rows. WAL is measured with full pages written
-and without, as a checkpoint before decides how many of them there are. Recall is how many of the ten nearest rows a search finds, at two
-values of ef_search, of 200 queries; and that of an index built anew from the rows that are left. CYCLONE_PGVECTOR says where pgvector's
-source is (test/cyclone_lab/pgvector.py). `make bench-vectors` prints a table, and writes bench/results/vectors/results.json.
+Each contender has a copy of the same data directory, so the same graph and the same dead rows. WAL of the index is counted apart from
+the images of whole pages in it, as a checkpoint before decides how many of them there are. Recall is how many of the ten nearest rows a
+search finds, at two values of ef_search, of 200 queries; and that of an index built anew from the rows that are left. CYCLONE_PGVECTOR
+says where pgvector's source is (test/cyclone_lab/pgvector.py). `make bench-vectors` prints a table, and writes
+bench/results/vectors/results.json.
 """
 
 import argparse
+import re
 import time
 
 import numpy as np
@@ -87,16 +89,24 @@ def recalls(conn: psycopg.Connection, table: str, queries: list[str], truth: lis
     return found
 
 
-def vacuum(conn: psycopg.Connection, contender: str) -> dict:
-    """Run VACUUM after a checkpoint; return how long it took, and how much WAL it wrote."""
+def vacuum(conn: psycopg.Connection, cluster: Cluster, contender: str) -> dict:
+    """Run VACUUM after a checkpoint; return how long it took, and how much WAL of the index it wrote."""
     conn.execute(f"SET cyclone.enabled = {contender != 'pgvector'}")
     conn.execute("CHECKPOINT")
     [(before,)] = conn.execute("SELECT pg_current_wal_insert_lsn()")
     start = time.monotonic()
     conn.execute(f"VACUUM ({CONTENDERS[contender]}INDEX_CLEANUP on) v")
     seconds = time.monotonic() - start
-    [(written,)] = conn.execute("SELECT pg_current_wal_insert_lsn() - %s::pg_lsn", (before,))
-    return {"seconds": round(seconds, 3), "wal_mb": round(float(written) / 1e6, 1)}
+    return {"seconds": round(seconds, 3), **wal_of_index(conn, cluster, before)}
+
+
+def wal_of_index(conn: psycopg.Connection, cluster: Cluster, since: str) -> dict:
+    """Return how much WAL of the index there is, and how large the images of whole pages in it are. Only such an index has generic records."""
+    [(until,)] = conn.execute("SELECT pg_current_wal_insert_lsn()")
+    conn.execute("SELECT pg_switch_wal()")
+    told = cluster.run("pg_waldump", "--stats", "--path", cluster.data / "pg_wal", "--start", since, "--end", until).stdout
+    records, images = re.search(r"^Generic\s+\d+ \(.*?\)\s+(\d+) \(.*?\)\s+(\d+) ", told, re.MULTILINE).groups()
+    return {"wal_mb": round(int(records) / 1e6, 2), "images_mb": round(int(images) / 1e6, 2)}
 
 
 def measure(origin: Cluster, contender: str, vectors: Vectors, options: argparse.Namespace, share: float) -> dict:
@@ -108,7 +118,7 @@ def measure(origin: Cluster, contender: str, vectors: Vectors, options: argparse
             for number in range(options.cycles):
                 conn.execute(f"DELETE FROM v WHERE abs(hashint8(id::bigint * 31 + {number})) % 1000 < {share * 1000:.0f}")
                 [(deleted,)] = conn.execute(f"SELECT {options.rows} - count(*) FROM v")
-                result = vacuum(conn, contender)
+                result = vacuum(conn, cluster, contender)
                 if number + 1 < options.cycles:
                     insert(conn, vectors.make(deleted, 100 + number), options.rows * (number + 2))
             queries = as_text(vectors.make(QUERIES, 99))
@@ -119,13 +129,15 @@ def measure(origin: Cluster, contender: str, vectors: Vectors, options: argparse
 
 
 def lines(saved: dict) -> list[str]:
-    found = ["| dead rows | VACUUM by | time | | WAL | recall, ef_search 40 and 100 | of an index built anew | not reached |", "|---" * 8 + "|"]
+    heads = "dead rows", "VACUUM by", "time", "", "WAL of the index, and images", "recall, ef_search 40 and 100", "of an index built anew", "not reached"
+    found = [f"| {' | '.join(heads)} |", "|---" * len(heads) + "|"]
     for case in saved["cases"]:
         own = case["results"]["pgvector"]["seconds"] if "pgvector" in case["results"] else None
         for name, one in case["results"].items():
             times = f"{own / one['seconds']:.1f} ×" if own and name != "pgvector" else ""
             recall, anew = (" and ".join(f"{value:.3f}" for value in one[key]) for key in ("recall", "recall_anew"))
-            cells = f"{case['share']:.0%}", name, f"{one['seconds']:.2f} s", times, f"{one['wal_mb']:.1f} MB", recall, anew, one["unreachable"]
+            wal = f"{one['wal_mb']:.2f} + {one['images_mb']:.1f} MB"
+            cells = f"{case['share']:.0%}", name, f"{one['seconds']:.2f} s", times, wal, recall, anew, one["unreachable"]
             found.append("| " + " | ".join(map(str, cells)) + " |")
     return found
 

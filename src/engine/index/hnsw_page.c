@@ -26,7 +26,6 @@
 static void *item_at(Page page, OffsetNumber off, Size least, Size *length);
 static Page lock_page(HnswScan *scan, BlockNumber blkno, Buffer *buffer);
 static bool write_list(Page page, const HnswChange *change);
-static HnswMeta *change_meta(Relation index, Buffer *buffer, GenericXLogState **state);
 
 /* item_at -- a tuple that has at least this length; NULL if there is none. */
 static void *
@@ -101,7 +100,7 @@ hnsw_copy_page(HnswScan *scan, Buffer buffer)
 		hnsw_check_page(scan->base.index, buffer);
 		memcpy(scan->page.data, page, BLCKSZ);
 	}
-	UnlockReleaseBuffer(buffer);
+	LockBuffer(buffer, BUFFER_LOCK_UNLOCK);
 	return !is_new;
 }
 
@@ -213,7 +212,7 @@ write_list(Page page, const HnswChange *change)
 
 /* hnsw_write_lists -- see hnsw_page.h.  Lists on the same page that follow each other are written together. */
 int
-hnsw_write_lists(HnswScan *scan, HnswChange *changes, int nchanges)
+hnsw_write_lists(HnswScan *scan, const HnswChange *changes, int nchanges)
 {
 	int			nleft = 0;
 	int			next;
@@ -223,7 +222,7 @@ hnsw_write_lists(HnswScan *scan, HnswChange *changes, int nchanges)
 		BlockNumber blkno = ItemPointerGetBlockNumber(&changes[i].node.list);
 		Buffer		buffer = ReadBuffer(scan->base.index, blkno);
 		GenericXLogState *state;
-		bool		changed = false;
+		int			nwritten = 0;
 		Page		page;
 
 		LockBuffer(buffer, BUFFER_LOCK_EXCLUSIVE);
@@ -231,13 +230,9 @@ hnsw_write_lists(HnswScan *scan, HnswChange *changes, int nchanges)
 		page = GenericXLogRegisterBuffer(state, buffer, 0);
 		for (next = i; next < nchanges &&
 			 ItemPointerGetBlockNumber(&changes[next].node.list) == blkno; next++)
-		{
-			if (write_list(page, &changes[next]))
-				changed = true;
-			else
-				changes[nleft++] = changes[next];
-		}
-		if (changed)
+			nwritten += write_list(page, &changes[next]);
+		nleft += next - i - nwritten;
+		if (nwritten > 0)
 			GenericXLogFinish(state);
 		else
 			GenericXLogAbort(state);
@@ -246,53 +241,55 @@ hnsw_write_lists(HnswScan *scan, HnswChange *changes, int nchanges)
 	return nleft;
 }
 
-/* hnsw_read_meta -- a copy of what the metapage says. */
-void
+/* hnsw_read_meta -- a copy of what the metapage says; false if that isn't what we know. */
+bool
 hnsw_read_meta(Relation index, HnswMeta *meta)
 {
 	Buffer		buffer = ReadBuffer(index, HNSW_META_BLOCK);
+	Page		page = BufferGetPage(buffer);
+	bool		is_known;
 
 	LockBuffer(buffer, BUFFER_LOCK_SHARE);
-	memcpy(meta, PageGetContents(BufferGetPage(buffer)), sizeof(HnswMeta));
+	memcpy(meta, PageGetContents(page), sizeof(HnswMeta));
+	is_known = !PageIsNew(page) && PageGetSpecialSize(page) == MAXALIGN(sizeof(HnswOpaque)) &&
+		((HnswOpaque *) PageGetSpecialPointer(page))->page_id == HNSW_PAGE_ID;
 	UnlockReleaseBuffer(buffer);
-	if (meta->magic != HNSW_MAGIC || meta->format != HNSW_FORMAT)
+	return is_known && meta->magic == HNSW_MAGIC && meta->format == HNSW_FORMAT &&
+		meta->m >= HNSW_MIN_M && meta->m <= HNSW_MAX_M &&
+		meta->ef_construction >= 4 && meta->ef_construction <= 1000;
+}
+
+/* hnsw_read_entry -- the entry point, and its level; an invalid place, and -1, if there is none. */
+void
+hnsw_read_entry(Relation index, ItemPointerData *entry, int *level)
+{
+	HnswMeta	meta;
+
+	if (!hnsw_read_meta(index, &meta))
 		index_report_page(index, HNSW_META_BLOCK);
+	ItemPointerSet(entry, meta.entry_block, meta.entry_offset);
+	*level = meta.entry_level;
 }
 
-/* change_meta -- the metapage, locked, to be changed and logged. */
-static HnswMeta *
-change_meta(Relation index, Buffer *buffer, GenericXLogState **state)
-{
-	*buffer = ReadBuffer(index, HNSW_META_BLOCK);
-	LockBuffer(*buffer, BUFFER_LOCK_EXCLUSIVE);
-	*state = GenericXLogStart(index);
-	return (HnswMeta *) PageGetContents(GenericXLogRegisterBuffer(*state, *buffer, 0));
-}
-
-/* hnsw_set_entry -- make this element the entry point; tid NULL: there is none. */
+/* hnsw_change_meta -- see hnsw_page.h. */
 void
-hnsw_set_entry(Relation index, const ItemPointerData *tid, int level)
+hnsw_change_meta(Relation index, const ItemPointerData *entry, int level, BlockNumber insert_block)
 {
-	Buffer		buffer;
+	Buffer		buffer = ReadBuffer(index, HNSW_META_BLOCK);
 	GenericXLogState *state;
-	HnswMeta   *meta = change_meta(index, &buffer, &state);
+	HnswMeta   *meta;
 
-	meta->entry_block = tid != NULL ? ItemPointerGetBlockNumber(tid) : InvalidBlockNumber;
-	meta->entry_offset = tid != NULL ? ItemPointerGetOffsetNumber(tid) : InvalidOffsetNumber;
-	meta->entry_level = tid != NULL ? level : -1;
-	GenericXLogFinish(state);
-	UnlockReleaseBuffer(buffer);
-}
-
-/* hnsw_set_insert_block -- have insertions look for room from this block on. */
-void
-hnsw_set_insert_block(Relation index, BlockNumber blkno)
-{
-	Buffer		buffer;
-	GenericXLogState *state;
-	HnswMeta   *meta = change_meta(index, &buffer, &state);
-
-	meta->insert_block = blkno;
+	LockBuffer(buffer, BUFFER_LOCK_EXCLUSIVE);
+	state = GenericXLogStart(index);
+	meta = (HnswMeta *) PageGetContents(GenericXLogRegisterBuffer(state, buffer, 0));
+	if (entry != NULL)
+	{
+		meta->entry_block = ItemPointerGetBlockNumberNoCheck(entry);
+		meta->entry_offset = ItemPointerGetOffsetNumberNoCheck(entry);
+		meta->entry_level = level;
+	}
+	if (insert_block != InvalidBlockNumber)
+		meta->insert_block = insert_block;
 	GenericXLogFinish(state);
 	UnlockReleaseBuffer(buffer);
 }

@@ -15,7 +15,6 @@
 #define CYCLONE_HNSW_PAGE_H
 
 #include "fmgr.h"
-#include "storage/dsm.h"
 #include "storage/itemptr.h"
 
 #include "engine/index/index_kind.h"
@@ -93,39 +92,43 @@ typedef enum HnswStage
 {
 	HNSW_REMOVE,				/* TIDs of dead items are taken out */
 	HNSW_REPAIR,				/* links of live elements lead to live ones */
-	HNSW_CONFIRM,				/* all do; first walk over the graph */
-	HNSW_WALK,					/* which elements can be reached? */
-	HNSW_LINK,					/* links to those that can't */
-	HNSW_MARK,					/* elements without rows are marked deleted */
+	HNSW_CONFIRM,				/* all do; and which elements can be reached? */
+	HNSW_MARK,					/* elements without rows are marked deleted; links to
+								 * those that can't be reached */
 	HNSW_DONE,
 } HnswStage;
+
+/* Sets of places on pages: for each block that the index had at first a bit an offset */
+typedef enum HnswSet
+{
+	HNSW_DEAD,					/* elements without rows */
+	HNSW_REACHED,				/* what links lead to from the entry point */
+	HNSW_SETS
+} HnswSet;
 
 /* What the team shares of one index */
 typedef struct HnswShared
 {
+	int			m;
+	int			ef;				/* candidates that an insertion chooses from */
+	BlockNumber nblocks;		/* that the sets are for */
+	uint32		words_a_block;
+
 	/* written by the leader between phases */
 	HnswStage	stage;
 	bool		rows_are_removed;	/* of all dead items, in HNSW_REMOVE */
-	bool		has_entry;		/* was there an entry point when the walk began? */
 	int			nmembers;
-	int			m;
-	int			ef;				/* candidates that an insertion chooses from */
-	int			walks;			/* how often was one begun? */
-	int			passes;			/* of the walk */
-	BlockNumber nblocks;		/* that the bitmaps are for */
-	uint32		words_a_block;
-	dsm_handle	handle;			/* of the bitmaps; or they are in the leader's
-								 * memory, and no worker takes part: */
-	char	   *own_bits;
+	ItemPointerData entry;		/* of HNSW_CONFIRM; invalid: the graph is empty */
 
-	/* written by members, and cleared by the leader between phases */
+	/* written by members */
 	pg_atomic_uint64 ndead;		/* elements without rows, not marked deleted */
-	pg_atomic_uint64 unconfirmed;	/* that still led to a dead element */
-	pg_atomic_uint64 reached;	/* for the first time, in this phase */
+	pg_atomic_uint64 unconfirmed;	/* that lead to a dead element */
 	/* under the index's mutex: */
 	BlockNumber first_free;		/* with a deleted element */
-	int			top_level;		/* of the live element with the most layers */
-	ItemPointerData top;
+	int			top_level;		/* of the live element with the most layers; or -1, */
+	ItemPointerData top;		/* and invalid */
+
+	pg_atomic_uint64 words[FLEXIBLE_ARRAY_MEMBER];	/* of the sets */
 } HnswShared;
 
 /* An element that was read: of a search, or a candidate for a link */
@@ -137,13 +140,11 @@ typedef struct HnswNode
 	uint8		version;
 	bool		is_live;
 	bool		is_good;		/* chosen not just because there was room */
+	bool		was_there;		/* in the list in hand */
 	bool		was_expanded;
 	float		distance;		/* from the element in hand */
 	char	   *vector;
 } HnswNode;
-
-/* Set of places on pages, for each block of the index, a bit an offset */
-typedef pg_atomic_uint64 *HnswBits;
 
 /* One process's part of one index */
 typedef struct HnswScan
@@ -152,13 +153,7 @@ typedef struct HnswScan
 	HnswShared *hnsw;
 	int			m;
 	FmgrInfo   *distance;
-	dsm_segment *segment;		/* that is to be detached */
 	BlockNumber known_blocks;	/* the index has at least as many */
-
-	HnswBits	dead;			/* elements without rows */
-	HnswBits	reached;		/* live ones that links lead to from the entry point */
-	HnswBits	settled;		/* a bit a block: all live elements are reached, and
-								 * what they lead to */
 	int			top_level;		/* as in HnswShared, of what this one saw */
 	ItemPointerData top;
 	BlockNumber first_free;
@@ -184,19 +179,20 @@ typedef struct HnswChange
 	int			count;			/* of links, on all layers */
 	ItemPointerData *old;		/* as they were when the new ones were chosen */
 	ItemPointerData *new;
-	bool	   *is_good;		/* see HnswNode */
+	bool	   *leads_back;		/* is a new one to lead to the element, too? */
 } HnswChange;
 
 /*
  * hnsw_page.c, reading.  hnsw_element_at and hnsw_list_at return NULL if there is no such
  * thing at this place of a page that is locked, or a copy.  hnsw_check_page raises an error
- * if a page is none of such an index.  hnsw_copy_page copies a pinned page to the scan, and
- * releases it; false if it is new.
+ * if a page is none of such an index.  hnsw_copy_page copies a pinned page to the scan; false
+ * if it is new.
  *
  * hnsw_read_node reads an element that may serve on a layer; false if there is none.  With a
  * query it has its vector, palloc'd, and the distance.  hnsw_read_list reads all links of an
  * element, and returns how many places its list has; 0 if it hasn't this list any more.
- * hnsw_own_list is for a live element, whose list must be there.
+ * hnsw_own_list is for a live element, whose list must be there.  hnsw_read_meta returns false
+ * if the metapage isn't as it is in pgvector 0.8.
  */
 extern HnswElement *hnsw_element_at(Page page, OffsetNumber off);
 extern HnswList *hnsw_list_at(Page page, OffsetNumber off);
@@ -207,16 +203,18 @@ extern bool hnsw_read_node(HnswScan *scan, const ItemPointerData *tid, int layer
 extern int	hnsw_read_list(HnswScan *scan, const HnswNode *node, ItemPointerData *links);
 extern int	hnsw_own_list(HnswScan *scan, const HnswNode *node, ItemPointerData *links);
 extern float hnsw_distance(HnswScan *scan, const char *a, const char *b);
-extern void hnsw_read_meta(Relation index, HnswMeta *meta);
+extern bool hnsw_read_meta(Relation index, HnswMeta *meta);
+extern void hnsw_read_entry(Relation index, ItemPointerData *entry, int *level);
 
 /*
- * Writing, with nothing locked.  hnsw_write_lists writes lists that still are as they were;
- * it returns how many aren't, and moves these to the beginning of the array.  hnsw_set_entry:
- * no insertion is under way.
+ * Writing, with nothing locked.  hnsw_write_lists writes lists that still are as they were, and
+ * returns how many aren't.  hnsw_change_meta sets the entry point, unless it is NULL, while no
+ * insertion is under way (an invalid place, and level -1, if there is no element); and where
+ * insertions look for room, unless that is invalid.
  */
-extern int	hnsw_write_lists(HnswScan *scan, HnswChange *changes, int nchanges);
-extern void hnsw_set_entry(Relation index, const ItemPointerData *tid, int level);
-extern void hnsw_set_insert_block(Relation index, BlockNumber blkno);
+extern int	hnsw_write_lists(HnswScan *scan, const HnswChange *changes, int nchanges);
+extern void hnsw_change_meta(Relation index, const ItemPointerData *entry, int level,
+							 BlockNumber insert_block);
 
 /*
  * hnsw_repair.c.  hnsw_put_link has an element lead to another one on a layer, in a free
@@ -229,15 +227,15 @@ extern bool hnsw_leads_to_dead(HnswScan *scan, const ItemPointerData *links, int
 extern void hnsw_forget_nodes(HnswScan *scan, const ItemPointerData *self);
 extern void hnsw_add_node(HnswScan *scan, const ItemPointerData *tid, int layer,
 						  const char *query);
-extern void hnsw_search(HnswScan *scan, const char *query, int layer, bool by_upper_layers);
-extern int	hnsw_choose(HnswScan *scan, int most, HnswNode **chosen);
+extern void hnsw_search(HnswScan *scan, const char *query, int layer);
 extern bool hnsw_put_link(HnswScan *scan, const HnswNode *host, int layer,
 						  const ItemPointerData *tid, const char *vector,
 						  ItemPointerData *replaced);
 
-/* hnsw_walk.c */
-extern void hnsw_visit_for_walk(KindScan *base, Buffer buffer);
-extern void hnsw_visit_for_link(KindScan *base, Buffer buffer);
+/* hnsw_walk.c: of the page in hand; and a part of the walk, from an element that is reached */
+extern void hnsw_confirm_page(HnswScan *scan, BlockNumber blkno);
+extern void hnsw_link_page(HnswScan *scan, BlockNumber blkno);
+extern void hnsw_reach_from(HnswScan *scan, const ItemPointerData *tid);
 
 /* hnsw_library.c: is this an index of pgvector, of a version that we know?  If not, why? */
 extern bool hnsw_is_ours(Relation index, const char **reason);
@@ -274,41 +272,38 @@ hnsw_layer_links(int layer, int m)
 	return layer == 0 ? 2 * m : m;
 }
 
-/* hnsw_bit_place -- where the bit of a place is; false if the bitmaps don't have it. */
-static inline bool
-hnsw_bit_place(const HnswScan *scan, const ItemPointerData *tid, uint64 *word, uint64 *mask)
+/* hnsw_bit -- where the bit of a place is; NULL if the sets don't have it. */
+static inline pg_atomic_uint64 *
+hnsw_bit(HnswShared *hnsw, HnswSet set, const ItemPointerData *tid, uint64 *mask)
 {
 	BlockNumber blkno = ItemPointerGetBlockNumberNoCheck(tid);
 	uint32		bit = ItemPointerGetOffsetNumberNoCheck(tid) - 1;
 
-	if (blkno >= scan->hnsw->nblocks || bit >= scan->hnsw->words_a_block * 64)
-		return false;
-	*word = (uint64) blkno * scan->hnsw->words_a_block + bit / 64;
+	if (blkno >= hnsw->nblocks || bit >= hnsw->words_a_block * 64)
+		return NULL;
 	*mask = UINT64CONST(1) << (bit % 64);
-	return true;
+	return &hnsw->words[((Size) set * hnsw->nblocks + blkno) * hnsw->words_a_block + bit / 64];
 }
 
 /* hnsw_has_bit -- is a place in a set? */
 static inline bool
-hnsw_has_bit(const HnswScan *scan, HnswBits bits, const ItemPointerData *tid)
+hnsw_has_bit(HnswShared *hnsw, HnswSet set, const ItemPointerData *tid)
 {
-	uint64		word,
-				mask;
+	uint64		mask;
+	pg_atomic_uint64 *word = hnsw_bit(hnsw, set, tid, &mask);
 
-	return hnsw_bit_place(scan, tid, &word, &mask) &&
-		(pg_atomic_read_u64(&bits[word]) & mask) != 0;
+	return word != NULL && (pg_atomic_read_u64(word) & mask) != 0;
 }
 
 /* hnsw_set_bit -- add a place to a set; return false if it was there, or can't be. */
 static inline bool
-hnsw_set_bit(const HnswScan *scan, HnswBits bits, const ItemPointerData *tid)
+hnsw_set_bit(HnswShared *hnsw, HnswSet set, const ItemPointerData *tid)
 {
-	uint64		word,
-				mask;
+	uint64		mask;
+	pg_atomic_uint64 *word = hnsw_bit(hnsw, set, tid, &mask);
 
-	return hnsw_bit_place(scan, tid, &word, &mask) &&
-		(pg_atomic_read_u64(&bits[word]) & mask) == 0 &&
-		(pg_atomic_fetch_or_u64(&bits[word], mask) & mask) == 0;
+	return word != NULL && (pg_atomic_read_u64(word) & mask) == 0 &&
+		(pg_atomic_fetch_or_u64(word, mask) & mask) == 0;
 }
 
 #endif							/* CYCLONE_HNSW_PAGE_H */

@@ -22,19 +22,21 @@
 
 static bool make_change(HnswScan *scan, BlockNumber blkno, OffsetNumber off, HnswChange *change);
 static void choose_links(HnswScan *scan, const HnswChange *change, const char *query, int layer);
+static void place_links(const HnswChange *change, int start, int end, HnswNode **chosen, int nchosen);
 static void lead_back(HnswScan *scan, const HnswChange *change);
+static int	choose_nodes(HnswScan *scan, int most, HnswNode **chosen);
 static bool is_first_visit(followed_hash *visited, const ItemPointerData *tid);
 static bool is_same(const ItemPointerData *a, const ItemPointerData *b);
 static void widen_beam(HnswScan *scan, const char *query, int layer, int most,
 					   HnswNode *beam, int *nbeam);
 static int	compare_nodes(const void *a, const void *b);
-static void close_gaps(ItemPointerData *new, const ItemPointerData *old, int count, int start, int end);
+static void close_gaps(ItemPointerData *links, int start, int end);
 static int	worst_link(HnswScan *scan, const HnswNode *host, int layer, const ItemPointerData *links,
-					   const ItemPointerData *tid, const char *vector);
+					   int start, const ItemPointerData *tid, const char *vector);
 
 /*
  * hnsw_repair_page
- *		Repair the lists of the live elements of a page, of which the scan has a copy.
+ *		Repair the lists of the live elements of the page in hand.
  *
  * A list that an insertion has changed meanwhile is done again.
  */
@@ -44,27 +46,20 @@ hnsw_repair_page(HnswScan *scan, BlockNumber blkno)
 	OffsetNumber maxoff = PageGetMaxOffsetNumber(scan->page.data);
 	MemoryContext old_context = MemoryContextSwitchTo(scan->page_context);
 	HnswChange *changes = palloc_array(HnswChange, maxoff);
-	HnswChange *repaired = palloc_array(HnswChange, maxoff);
-	int			nchanges = 0;
-	int			nrepaired;
+	int			nchanges;
+	int			nleft;
 
-	for (OffsetNumber off = FirstOffsetNumber; off <= maxoff; off++)
-		nchanges += make_change(scan, blkno, off, &changes[nchanges]);
-	memcpy(repaired, changes, nchanges * sizeof(HnswChange));
-	nrepaired = nchanges;
-	while ((nchanges = hnsw_write_lists(scan, changes, nchanges)) > 0)
+	do
 	{
-		int			nagain = 0;
-
+		nchanges = 0;
 		delay_point();
+		for (OffsetNumber off = FirstOffsetNumber; off <= maxoff; off++)
+			nchanges += make_change(scan, blkno, off, &changes[nchanges]);
+		nleft = hnsw_write_lists(scan, changes, nchanges);
+		scan->result.repaired += nchanges - nleft;
 		for (int i = 0; i < nchanges; i++)
-			nagain += make_change(scan, blkno, ItemPointerGetOffsetNumber(&changes[i].node.tid),
-								  &changes[nagain]);
-		nchanges = nagain;
-	}
-	scan->result.repaired += nrepaired;
-	for (int i = 0; i < nrepaired; i++)
-		lead_back(scan, &repaired[i]);
+			lead_back(scan, &changes[i]);
+	} while (nleft > 0);
 	MemoryContextSwitchTo(old_context);
 	MemoryContextReset(scan->page_context);
 }
@@ -89,7 +84,7 @@ make_change(HnswScan *scan, BlockNumber blkno, OffsetNumber off, HnswChange *cha
 		return false;
 
 	change->node.vector = element->vector;
-	change->is_good = palloc0_array(bool, change->count);
+	change->leads_back = palloc0_array(bool, change->count);
 	change->old = palloc_array(ItemPointerData, change->count);
 	change->new = palloc_array(ItemPointerData, change->count);
 	memcpy(change->old, links, change->count * sizeof(ItemPointerData));
@@ -114,17 +109,15 @@ bool
 hnsw_leads_to_dead(HnswScan *scan, const ItemPointerData *links, int nlinks)
 {
 	for (int i = 0; i < nlinks; i++)
-		if (ItemPointerIsValid(&links[i]) && hnsw_has_bit(scan, scan->dead, &links[i]))
+		if (hnsw_has_bit(scan->hnsw, HNSW_DEAD, &links[i]))
 			return true;
 	return false;
 }
 
 /*
  * choose_links
- *		Choose new links on one layer for the element with this vector.
- *
- * Dead neighbours lead to others: those of the element itself always, and dead ones that
- * these lead to until there are as many candidates as there is room for.
+ *		Choose new links on one layer for the element with this vector: among those that it
+ *		has, and those of its dead neighbours.
  */
 static void
 choose_links(HnswScan *scan, const HnswChange *change, const char *query, int layer)
@@ -132,50 +125,63 @@ choose_links(HnswScan *scan, const HnswChange *change, const char *query, int la
 	int			start = hnsw_layer_start(change->node.level, layer, scan->m);
 	int			room = hnsw_layer_links(layer, scan->m);
 	ItemPointerData links[HNSW_MAX_LINKS];
-	ItemPointerData *queue = palloc_array(ItemPointerData, scan->max_nodes);
 	HnswNode  **chosen = palloc_array(HnswNode *, room);
-	HnswNode	dead = change->node;
-	int			nqueue = 0;
-	int			nfirst = 0;
 	int			nchosen;
 
 	hnsw_forget_nodes(scan, &change->node.tid);
-	/* the element comes first, and then what is in the queue */
-	memcpy(links, change->old, change->count * sizeof(ItemPointerData));
-	for (int next = 0;;)
+	for (int i = start; i < start + room; i++)
+		hnsw_add_node(scan, &change->old[i], layer, query);
+	for (int i = start; i < start + room; i++)
 	{
-		const ItemPointerData *on_layer = &links[hnsw_layer_start(dead.level, layer, scan->m)];
-		bool		is_first = next == 0;
+		HnswNode	dead;
+		int			first;
 
-		for (int i = 0; i < room; i++)
-		{
-			if (!ItemPointerIsValid(&on_layer[i]))
-				continue;
-			if (!hnsw_has_bit(scan, scan->dead, &on_layer[i]))
-				hnsw_add_node(scan, &on_layer[i], layer, query);
-			else if (nqueue < scan->max_nodes && is_first_visit(scan->seen, &on_layer[i]))
-				queue[nqueue++] = on_layer[i];
-		}
-		if (is_first)
-			nfirst = nqueue;
-		while (next < nqueue && !(hnsw_read_node(scan, &queue[next], layer, NULL, &dead) &&
-								  hnsw_read_list(scan, &dead, links) > 0))
-			next++;
-		if (next++ >= nqueue || scan->nnodes >= (next <= nfirst ? scan->max_nodes : room))
-			break;
+		if (!hnsw_has_bit(scan->hnsw, HNSW_DEAD, &change->old[i]) ||
+			!hnsw_read_node(scan, &change->old[i], layer, NULL, &dead) ||
+			hnsw_read_list(scan, &dead, links) == 0)
+			continue;
+		first = hnsw_layer_start(dead.level, layer, scan->m);
+		for (int j = first; j < first + room; j++)
+			hnsw_add_node(scan, &links[j], layer, query);
 	}
 	if (scan->nnodes < room / 2)
-		hnsw_search(scan, query, layer, true);
+		hnsw_search(scan, query, layer);
+	nchosen = choose_nodes(scan, room, chosen);
+	place_links(change, start, start + room, chosen, nchosen);
+}
 
-	nchosen = hnsw_choose(scan, room, chosen);
-	for (int i = 0; i < room; i++)
+/*
+ * place_links
+ *		Put those that were chosen into the list: each that was there stays in its place, so
+ *		that little is logged.
+ */
+static void
+place_links(const HnswChange *change, int start, int end, HnswNode **chosen, int nchosen)
+{
+	ItemPointerData *new = change->new;
+	int			place = start;
+
+	for (int i = start; i < end; i++)
 	{
-		change->is_good[start + i] = i < nchosen && chosen[i]->is_good;
-		if (i < nchosen)
-			change->new[start + i] = chosen[i]->tid;
+		int			found = 0;
+
+		while (found < nchosen && !is_same(&chosen[found]->tid, &change->old[i]))
+			found++;
+		if (found < nchosen && !chosen[found]->was_there)
+			chosen[found]->was_there = true;
 		else
-			ItemPointerSetInvalid(&change->new[start + i]);
+			ItemPointerSetInvalid(&new[i]);
 	}
+	for (int i = 0; i < nchosen; i++)
+	{
+		if (chosen[i]->was_there)
+			continue;
+		while (ItemPointerIsValid(&new[place]))
+			place++;
+		new[place] = chosen[i]->tid;
+		change->leads_back[place] = chosen[i]->is_good;
+	}
+	close_gaps(new, start, end);
 }
 
 /*
@@ -186,30 +192,22 @@ choose_links(HnswScan *scan, const HnswChange *change, const char *query, int la
 static void
 lead_back(HnswScan *scan, const HnswChange *change)
 {
-	for (int layer = change->node.level; layer >= 0; layer--)
+	for (int i = 0; i < change->count; i++)
 	{
-		int			start = hnsw_layer_start(change->node.level, layer, scan->m);
-		int			room = hnsw_layer_links(layer, scan->m);
+		int			layer = Max(change->node.level - i / scan->m, 0);
+		MemoryContext old_context;
+		ItemPointerData replaced;
+		HnswNode	host;
 
-		for (int i = start; i < start + room; i++)
-		{
-			MemoryContext old_context;
-			ItemPointerData replaced;
-			HnswNode	host;
-			bool		is_new = change->is_good[i];
-
-			for (int j = start; j < start + room && is_new; j++)
-				is_new = !is_same(&change->old[j], &change->new[i]);
-			if (!is_new)
-				continue;
-			delay_point();
-			old_context = MemoryContextSwitchTo(scan->element_context);
-			if (hnsw_read_node(scan, &change->new[i], layer, change->node.vector, &host))
-				(void) hnsw_put_link(scan, &host, layer, &change->node.tid,
-									 change->node.vector, &replaced);
-			MemoryContextSwitchTo(old_context);
-			MemoryContextReset(scan->element_context);
-		}
+		if (!change->leads_back[i])
+			continue;
+		delay_point();
+		old_context = MemoryContextSwitchTo(scan->element_context);
+		if (hnsw_read_node(scan, &change->new[i], layer, change->node.vector, &host))
+			(void) hnsw_put_link(scan, &host, layer, &change->node.tid, change->node.vector,
+								 &replaced);
+		MemoryContextSwitchTo(old_context);
+		MemoryContextReset(scan->element_context);
 	}
 }
 
@@ -247,33 +245,27 @@ hnsw_add_node(HnswScan *scan, const ItemPointerData *tid, int layer, const char 
 {
 	HnswNode   *node = &scan->nodes[scan->nnodes];
 
-	if (scan->nnodes < scan->max_nodes && is_first_visit(scan->seen, tid) &&
+	if (ItemPointerIsValid(tid) && scan->nnodes < scan->max_nodes &&
+		!hnsw_has_bit(scan->hnsw, HNSW_DEAD, tid) && is_first_visit(scan->seen, tid) &&
 		hnsw_read_node(scan, tid, layer, query, node) && node->is_live)
 		scan->nnodes++;
 }
 
-/*
- * hnsw_search
- *		Search a layer from the entry point, as a rule by the layers above, and add what is
- *		found to the candidates.
- */
+/* hnsw_search -- search a layer from the entry point, and add what is found to the candidates. */
 void
-hnsw_search(HnswScan *scan, const char *query, int layer, bool by_upper_layers)
+hnsw_search(HnswScan *scan, const char *query, int layer)
 {
 	HnswNode   *beam;
-	HnswMeta	meta;
 	ItemPointerData entry;
+	int			level;
 	int			nbeam = 1;
 
-	hnsw_read_meta(scan->base.index, &meta);
-	if (meta.entry_block == InvalidBlockNumber)
-		return;
 	beam = palloc_array(HnswNode, scan->hnsw->ef + 1);
-	ItemPointerSet(&entry, meta.entry_block, meta.entry_offset);
+	hnsw_read_entry(scan->base.index, &entry, &level);
 	if (!hnsw_read_node(scan, &entry, layer, query, &beam[0]))
 		return;
 	scan->result.searched++;
-	for (int upper = beam[0].level; upper > layer && by_upper_layers; upper--)
+	for (int upper = beam[0].level; upper > layer; upper--)
 		widen_beam(scan, query, upper, 1, beam, &nbeam);
 	widen_beam(scan, query, layer, scan->hnsw->ef, beam, &nbeam);
 	for (int i = 0; i < nbeam; i++)
@@ -334,15 +326,15 @@ widen_beam(HnswScan *scan, const char *query, int layer, int most,
 }
 
 /*
- * hnsw_choose
+ * choose_nodes
  *		Choose up to this many neighbours among the candidates; return how many.
  *
  * As in an insertion (algorithm 4 of Malkov and Yashunin): the nearest candidates first,
  * those that are nearer to another one chosen only if there is room left, and none beyond
  * the number that an insertion would look at.
  */
-int
-hnsw_choose(HnswScan *scan, int most, HnswNode **chosen)
+static int
+choose_nodes(HnswScan *scan, int most, HnswNode **chosen)
 {
 	HnswNode  **nodes = palloc_array(HnswNode *, scan->nnodes);
 	int			nnodes = Min(scan->nnodes, Max(scan->hnsw->ef, most));
@@ -390,89 +382,78 @@ hnsw_put_link(HnswScan *scan, const HnswNode *host, int layer,
 	ItemPointerData old[HNSW_MAX_LINKS];
 	ItemPointerData new[HNSW_MAX_LINKS];
 	HnswChange	change = {.node = *host,.old = old,.new = new};
-	int			place;
 
 	do
 	{
-		bool		is_there = false;
+		int			place = end;
 
 		CHECK_FOR_INTERRUPTS();
 		ItemPointerSetInvalid(replaced);
 		change.count = hnsw_read_list(scan, host, old);
 		if (change.count == 0)
 			return false;
-		close_gaps(new, old, change.count, start, end);
-		place = -1;
-		for (int i = start; i < end; i++)
-		{
-			is_there |= is_same(&new[i], tid);
-			if (place < 0 &&
-				(!ItemPointerIsValid(&new[i]) || hnsw_has_bit(scan, scan->dead, &new[i])))
+		memcpy(new, old, change.count * sizeof(ItemPointerData));
+		close_gaps(new, start, end);
+		for (int i = end - 1; i >= start && (place == end || !is_same(&new[place], tid)); i--)
+			if (is_same(&new[i], tid) || !ItemPointerIsValid(&new[i]) ||
+				(vector != NULL && hnsw_has_bit(scan->hnsw, HNSW_DEAD, &new[i])))
 				place = i;
-		}
-		if (is_there)
-		{
-			if (memcmp(new, old, change.count * sizeof(ItemPointerData)) == 0)
-				return true;
-			continue;
-		}
-		if (place < 0)
+		if (place == end)
 		{
 			place = vector == NULL ? end - 1 :
-				worst_link(scan, host, layer, &old[start], tid, vector);
+				worst_link(scan, host, layer, new, start, tid, vector);
 			if (place < 0)
 				return false;
-			place += vector == NULL ? 0 : start;
-			*replaced = old[place];
+			*replaced = new[place];
 		}
 		new[place] = *tid;
-	} while (hnsw_write_lists(scan, &change, 1) > 0);
+	} while (memcmp(new, old, change.count * sizeof(ItemPointerData)) != 0 &&
+			 hnsw_write_lists(scan, &change, 1) > 0);
 	return true;
 }
 
 /*
  * close_gaps
- *		Copy a list, one layer without gaps: a link after a free place isn't followed.
+ *		Close the gaps of one layer of a list: a link after a free place isn't followed.
  *
  * An insertion leaves one if it has chosen a place in a list that was longer then.
  */
 static void
-close_gaps(ItemPointerData *new, const ItemPointerData *old, int count, int start, int end)
+close_gaps(ItemPointerData *links, int start, int end)
 {
 	int			next = start;
 
-	memcpy(new, old, count * sizeof(ItemPointerData));
 	for (int i = start; i < end; i++)
-		if (ItemPointerIsValid(&old[i]))
-			new[next++] = old[i];
+		if (ItemPointerIsValid(&links[i]))
+			links[next++] = links[i];
 	while (next < end)
-		ItemPointerSetInvalid(&new[next++]);
+		ItemPointerSetInvalid(&links[next++]);
 }
 
 /* worst_link -- which of its links would an element give up for one to another?  -1: none. */
 static int
 worst_link(HnswScan *scan, const HnswNode *host, int layer, const ItemPointerData *links,
-		   const ItemPointerData *tid, const char *vector)
+		   int start, const ItemPointerData *tid, const char *vector)
 {
 	int			room = hnsw_layer_links(layer, scan->m);
 	HnswNode  **chosen = palloc_array(HnswNode *, room);
 	int			nchosen;
 
 	hnsw_forget_nodes(scan, &host->tid);
-	for (int i = 0; i < room; i++)
+	for (int i = start; i < start + room; i++)
 		hnsw_add_node(scan, &links[i], layer, host->vector);
 	scan->nodes[scan->nnodes++] = (HnswNode)
 	{
 		.tid = *tid,.distance = host->distance,.vector = unconstify(char *, vector)
 	};
-	nchosen = hnsw_choose(scan, room, chosen);
-	for (int i = room - 1; i >= 0; i--)
+	nchosen = choose_nodes(scan, room, chosen);
+	for (int i = start; i < start + room; i++)
 	{
-		bool		is_chosen = false;
+		int			found = 0;
 
-		for (int j = 0; j < nchosen && !is_chosen; j++)
-			is_chosen = is_same(&chosen[j]->tid, &links[i]);
-		if (!is_chosen)
+		while (found < nchosen && !is_same(&chosen[found]->tid, &links[i]))
+			found++;
+		if (found == nchosen)
 			return i;
 	}
 	return -1;

@@ -28,51 +28,86 @@
 #include "compat.h"
 #include "debug_point.h"
 #include "engine/index/hnsw_page.h"
-#include "team/attempt.h"
-
-/* the walk is begun anew at most this many times, and links are confirmed as often */
-#define MAX_WALKS	3
+#include "relation_size.h"
 
 /* an element isn't smaller than what is in front of its vector */
 #define MAX_TIDS	(BLCKSZ / HNSW_VECTOR_AT * HNSW_ROWS)
 
+static uint32 words_a_block(Relation index, HnswMeta *meta);
+static Size hnsw_sets_size(Relation index);
+static void hnsw_setup(TableVacuum *vacuum, int number);
 static void hnsw_begin(TableVacuum *vacuum, int number, int nmembers);
-static Size set_up_bits(HnswShared *hnsw);
-static bool find_bits(HnswScan *scan);
 static HnswScan *make_scan(TableVacuum *vacuum, int number);
 static void free_scan(HnswScan *scan);
 static void hnsw_work(TableVacuum *vacuum, int number);
 static bool hnsw_is_done(TableVacuum *vacuum, int number);
-static void hnsw_next_stage(TableVacuum *vacuum, int number);
 static void hnsw_more_work(TableVacuum *vacuum, int number);
-static void hnsw_end(TableVacuum *vacuum, int number);
-static void hnsw_conclude(TableVacuum *vacuum, int number);
-static void settle_entry(TableVacuum *vacuum, int number, bool raise);
-static void begin_walk(TableVacuum *vacuum, int number);
-static HnswStage stage_after_walk(TableVacuum *vacuum, int number);
-static bool is_settled(KindScan *base, BlockNumber blkno);
+static void hnsw_next_stage(TableVacuum *vacuum, int number);
+static void settle_entry(TableVacuum *vacuum, int number);
 static void note_top(HnswScan *scan, int level, BlockNumber blkno, OffsetNumber off);
 static void visit_for_remove(KindScan *base, Buffer buffer);
 static void remove_rows(HnswScan *scan, Buffer buffer, const bool *is_dead, int ntids);
 static void visit_for_repair(KindScan *base, Buffer buffer);
+static void visit_for_confirm(KindScan *base, Buffer buffer);
 static void visit_for_mark(KindScan *base, Buffer buffer);
-static void mark_elements(HnswScan *scan, Buffer buffer);
-static bool mark_deleted(HnswScan *scan, HnswElement *element, Page list_page);
+static void mark_deleted(HnswScan *scan, Buffer buffer, OffsetNumber off);
 
 const IndexKind hnsw_kind = {
 	.name = "hnsw",
-	.shared_size = sizeof(HnswShared),
+	.shared_size = offsetof(HnswShared, words),
+	.more_shared_size = hnsw_sets_size,
+	.setup = hnsw_setup,
 	.bulk_delete = {
 		.begin = hnsw_begin,
 		.work = hnsw_work,
 		.is_done = hnsw_is_done,
 		.prepare_more = hnsw_next_stage,
 		.more_work = hnsw_more_work,
-		.end = hnsw_end,
-		.conclude = hnsw_conclude,
 		.finish = index_leave_stats,
 	},
 };
+
+/*
+ * words_a_block
+ *		Read the metapage; how many words have a bit for each item that a page may have?
+ *
+ * An element's list is on its page if both fit on one, and each has a line pointer.
+ */
+static uint32
+words_a_block(Relation index, HnswMeta *meta)
+{
+	Size		element = MAXALIGN(HNSW_VECTOR_AT + VARHDRSZ) + sizeof(ItemIdData);
+	Size		list;
+
+	if (!hnsw_read_meta(index, meta))
+		index_report_page(index, HNSW_META_BLOCK);
+	list = MAXALIGN(HNSW_LINKS_AT + 2 * meta->m * sizeof(ItemPointerData)) + sizeof(ItemIdData);
+	return 2 * (BLCKSZ / (element + list)) / 64 + 1;
+}
+
+/* hnsw_sets_size -- how much memory do the sets of this index take? */
+static Size
+hnsw_sets_size(Relation index)
+{
+	HnswMeta	meta;
+
+	return mul_size(relation_blocks(index),
+					HNSW_SETS * words_a_block(index, &meta) * sizeof(pg_atomic_uint64));
+}
+
+/* hnsw_setup -- note how the index was made, and for how many blocks there is memory. */
+static void
+hnsw_setup(TableVacuum *vacuum, int number)
+{
+	HnswShared *hnsw = index_area(vacuum, number);
+	Size		bytes = vacuum_index(vacuum->shared, number)->area_size - offsetof(HnswShared, words);
+	HnswMeta	meta;
+
+	hnsw->words_a_block = words_a_block(vacuum->indexes[number], &meta);
+	hnsw->nblocks = bytes / (HNSW_SETS * hnsw->words_a_block * sizeof(pg_atomic_uint64));
+	hnsw->m = meta.m;
+	hnsw->ef = Max(meta.ef_construction, 2 * meta.m);
+}
 
 /* hnsw_begin -- make an index's blocks available to take out TIDs. */
 static void
@@ -80,99 +115,31 @@ hnsw_begin(TableVacuum *vacuum, int number, int nmembers)
 {
 	IndexShared *shared = vacuum_index(vacuum->shared, number);
 	HnswShared *hnsw = index_area(vacuum, number);
-	dsm_segment *segment = NULL;
-	char	   *failure = NULL;
-	HnswMeta	meta;
-	Size		size;
 
 	Assert(is_leader(vacuum));
-	hnsw_read_meta(vacuum->indexes[number], &meta);
 	index_begin_blocks(vacuum, number, HNSW_FIRST_BLOCK, nmembers);
 	shared->stats.estimated_count = false;
 	shared->stats.num_index_tuples = 0;
 
-	memset(hnsw, 0, sizeof(HnswShared));
 	hnsw->stage = HNSW_REMOVE;
-	hnsw->m = meta.m;
-	hnsw->ef = Max(meta.ef_construction, 2 * meta.m);
+	hnsw->rows_are_removed = false;
 	hnsw->nmembers = nmembers;
-	hnsw->nblocks = shared->ranges.end;
-	hnsw->top_level = -1;
 	hnsw->first_free = InvalidBlockNumber;
+	hnsw->top_level = -1;
+	ItemPointerSetInvalid(&hnsw->top);
 	pg_atomic_init_u64(&hnsw->ndead, 0);
 	pg_atomic_init_u64(&hnsw->unconfirmed, 0);
-	pg_atomic_init_u64(&hnsw->reached, 0);
-
-	size = set_up_bits(hnsw);
-	hnsw->handle = DSM_HANDLE_INVALID;
-	if (nmembers > 1)
-		segment = attempt_create_segment(size, &failure);
-	if (segment != NULL)
-	{
-		hnsw->handle = dsm_segment_handle(segment);
-		memset(dsm_segment_address(segment), 0, size);
-	}
-	else
-		hnsw->own_bits = MemoryContextAllocExtended(CurrentMemoryContext, size,
-													MCXT_ALLOC_HUGE | MCXT_ALLOC_ZERO);
+	for (Size i = 0; i < (Size) HNSW_SETS * hnsw->nblocks * hnsw->words_a_block; i++)
+		pg_atomic_init_u64(&hnsw->words[i], 0);
 }
 
-/*
- * set_up_bits
- *		How many words have a bit for each item that a page may have?  Return how many bytes
- *		the three sets take.
- *
- * An element's list is on its page if both fit on one, and each has a line pointer.
- */
-static Size
-set_up_bits(HnswShared *hnsw)
-{
-	Size		element = MAXALIGN(HNSW_VECTOR_AT + VARHDRSZ) + sizeof(ItemIdData);
-	Size		list = MAXALIGN(HNSW_LINKS_AT + 2 * hnsw->m * sizeof(ItemPointerData)) + sizeof(ItemIdData);
-
-	hnsw->words_a_block = 2 * (BLCKSZ / (element + list)) / 64 + 1;
-	return ((Size) hnsw->nblocks * hnsw->words_a_block * 2 + hnsw->nblocks / 64 + 1) * sizeof(uint64);
-}
-
-/* find_bits -- find them in this process; return false if it can't have them. */
-static bool
-find_bits(HnswScan *scan)
-{
-	HnswShared *hnsw = scan->hnsw;
-	Size		words = (Size) hnsw->nblocks * hnsw->words_a_block;
-	char	   *failure = NULL;
-	dsm_segment *segment;
-
-	if (hnsw->handle != DSM_HANDLE_INVALID)
-	{
-		segment = dsm_find_mapping(hnsw->handle);
-		if (segment == NULL)
-			segment = scan->segment = attempt_attach_segment(hnsw->handle, &failure);
-		if (segment == NULL)
-			return false;
-		scan->dead = dsm_segment_address(segment);
-	}
-	else if (is_leader(scan->base.vacuum))
-		scan->dead = (HnswBits) hnsw->own_bits;
-	else
-		return false;
-	scan->reached = scan->dead + words;
-	scan->settled = scan->reached + words;
-	return true;
-}
-
-/* make_scan -- make what a process needs in one index; NULL if it can't have that. */
+/* make_scan -- make what a process needs in one index. */
 static HnswScan *
 make_scan(TableVacuum *vacuum, int number)
 {
 	HnswScan   *scan = kind_scan_make(vacuum, number, sizeof(HnswScan));
 
 	scan->hnsw = index_area(vacuum, number);
-	if (!find_bits(scan))
-	{
-		kind_scan_free(&scan->base);
-		return NULL;
-	}
 	scan->m = scan->hnsw->m;
 	scan->max_nodes = 4 * scan->hnsw->ef;
 	scan->distance = index_getprocinfo(scan->base.index, 1, 1);
@@ -213,8 +180,6 @@ free_scan(HnswScan *scan)
 	followed_destroy(scan->seen);
 	followed_destroy(scan->visited);
 	pfree(scan->nodes);
-	if (scan->segment != NULL)
-		dsm_detach(scan->segment);
 	kind_scan_free(&scan->base);
 }
 
@@ -225,19 +190,18 @@ hnsw_work(TableVacuum *vacuum, int number)
 	static void (*const visits[]) (KindScan *, Buffer) = {
 		[HNSW_REMOVE] = visit_for_remove,
 		[HNSW_REPAIR] = visit_for_repair,
-		[HNSW_CONFIRM] = hnsw_visit_for_walk,
-		[HNSW_WALK] = hnsw_visit_for_walk,
-		[HNSW_LINK] = hnsw_visit_for_link,
+		[HNSW_CONFIRM] = visit_for_confirm,
 		[HNSW_MARK] = visit_for_mark,
 	};
 	HnswShared *hnsw = index_area(vacuum, number);
 	HnswScan   *scan;
 
-	if (hnsw->stage == HNSW_DONE || (scan = make_scan(vacuum, number)) == NULL)
+	if (hnsw->stage == HNSW_DONE)
 		return;
+	scan = make_scan(vacuum, number);
 	scan->base.visit = visits[hnsw->stage];
-	if (hnsw->stage == HNSW_WALK || hnsw->stage == HNSW_LINK)
-		scan->base.skips = is_settled;
+	if (hnsw->stage == HNSW_CONFIRM)
+		hnsw_reach_from(scan, &hnsw->entry);
 	index_visit_blocks(&scan->base);
 	free_scan(scan);
 	index_want_more_work(vacuum, number);
@@ -258,19 +222,14 @@ static void
 hnsw_more_work(TableVacuum *vacuum, int number)
 {
 	HnswShared *hnsw = index_area(vacuum, number);
+	bool		alone = vacuum_index(vacuum->shared, number)->leader_only;
 
-	if (!vacuum_index(vacuum->shared, number)->leader_only)
+	do
 	{
+		if (alone)
+			hnsw_next_stage(vacuum, number);
 		hnsw_work(vacuum, number);
-		return;
-	}
-	for (;;)
-	{
-		hnsw_next_stage(vacuum, number);
-		if (hnsw->stage == HNSW_DONE)
-			break;
-		hnsw_work(vacuum, number);
-	}
+	} while (alone && hnsw->stage != HNSW_DONE);
 }
 
 /* hnsw_next_stage -- leader: a pass has ended; begin the next one. */
@@ -278,161 +237,63 @@ static void
 hnsw_next_stage(TableVacuum *vacuum, int number)
 {
 	HnswShared *hnsw = index_area(vacuum, number);
+	Relation	index = vacuum->indexes[number];
 
 	Assert(is_leader(vacuum));
 	if (hnsw->stage == HNSW_REMOVE)
 		hnsw->rows_are_removed = index_blocks_are_claimed(vacuum, number);
+	/* insertions look there for room */
+	if (hnsw->stage == HNSW_MARK && hnsw->first_free != InvalidBlockNumber)
+		hnsw_change_meta(index, NULL, 0, hnsw->first_free);
 	/* a pass that wasn't whole proves nothing; and the failsafe leaves the graph as it is */
-	if (!index_blocks_are_claimed(vacuum, number) || pg_atomic_read_u64(&hnsw->ndead) == 0 ||
-		failsafe_check(vacuum))
+	if (hnsw->stage == HNSW_DONE || !index_blocks_are_claimed(vacuum, number) ||
+		pg_atomic_read_u64(&hnsw->ndead) == 0 || failsafe_check(vacuum))
 		hnsw->stage = HNSW_DONE;
-	switch (hnsw->stage)
+	else
+		hnsw->stage++;
+	if (hnsw->stage == HNSW_MARK && pg_atomic_read_u64(&hnsw->unconfirmed) > 0)
 	{
-		case HNSW_REMOVE:
-			settle_entry(vacuum, number, false);
-			hnsw->stage = HNSW_REPAIR;
-			break;
-		case HNSW_REPAIR:
-		case HNSW_CONFIRM:
-		case HNSW_WALK:
-		case HNSW_LINK:
-			hnsw->stage = stage_after_walk(vacuum, number);
-			if (hnsw->stage == HNSW_CONFIRM)
-			{
-				/* insertions may have come by elements that led to dead ones */
-				settle_entry(vacuum, number, true);
-				begin_walk(vacuum, number);
-			}
-			else if (hnsw->stage == HNSW_MARK)
-			{
-				/* searches that have begun may still come to dead elements */
-				LockPage(vacuum->indexes[number], HNSW_SEARCHES, ExclusiveLock);
-				UnlockPage(vacuum->indexes[number], HNSW_SEARCHES, ExclusiveLock);
-			}
-			break;
-		case HNSW_MARK:
-			hnsw->stage = HNSW_DONE;
-			return;
-		case HNSW_DONE:
-			return;
+		/* no link may lead to an element that is marked deleted */
+		ereport(WARNING,
+				(errmsg("index \"%s\" keeps dead elements, as links still lead to them",
+						RelationGetRelationName(index)),
+				 errhint("Please REINDEX it.")));
+		hnsw->stage = HNSW_DONE;
 	}
-	if (hnsw->stage != HNSW_DONE)
-		index_begin_blocks(vacuum, number, HNSW_FIRST_BLOCK, hnsw->nmembers);
+	if (hnsw->stage == HNSW_DONE)
+		return;
+
+	/* insertions may have come by elements that lead to dead ones, and searches to these */
+	if (hnsw->stage != HNSW_MARK)
+		settle_entry(vacuum, number);
+	else
+	{
+		LockPage(index, HNSW_SEARCHES, ExclusiveLock);
+		UnlockPage(index, HNSW_SEARCHES, ExclusiveLock);
+	}
+	index_begin_blocks(vacuum, number, HNSW_FIRST_BLOCK, hnsw->nmembers);
 }
 
 /*
  * settle_entry
- *		Wait until insertions are through, and have another entry point if it is dead; or,
- *		to raise it, if there is none, or an element with more layers.
+ *		Wait until insertions are through, and make the live element with the most layers the
+ *		entry point if that is dead, or has fewer; there is none if no element is live.
  */
 static void
-settle_entry(TableVacuum *vacuum, int number, bool raise)
+settle_entry(TableVacuum *vacuum, int number)
 {
 	HnswShared *hnsw = index_area(vacuum, number);
-	HnswScan   *scan = make_scan(vacuum, number);
 	Relation	index = vacuum->indexes[number];
-	ItemPointerData entry;
-	HnswMeta	meta;
-	bool		has_entry;
+	int			level;
 
 	LockPage(index, HNSW_INSERTS, ExclusiveLock);
-	hnsw_read_meta(index, &meta);
-	ItemPointerSet(&entry, meta.entry_block, meta.entry_offset);
-	has_entry = meta.entry_block != InvalidBlockNumber;
-	if (raise ? hnsw->top_level >= 0 && (!has_entry || meta.entry_level < hnsw->top_level) :
-		has_entry && hnsw_has_bit(scan, scan->dead, &entry))
-		hnsw_set_entry(index, hnsw->top_level >= 0 ? &hnsw->top : NULL, hnsw->top_level);
+	hnsw_read_entry(index, &hnsw->entry, &level);
+	if (level < hnsw->top_level || hnsw_has_bit(hnsw, HNSW_DEAD, &hnsw->entry))
+	{
+		hnsw->entry = hnsw->top;
+		hnsw_change_meta(index, &hnsw->top, hnsw->top_level, InvalidBlockNumber);
+	}
 	UnlockPage(index, HNSW_INSERTS, ExclusiveLock);
-	free_scan(scan);
-}
-
-/* begin_walk -- nothing is reached but the entry point. */
-static void
-begin_walk(TableVacuum *vacuum, int number)
-{
-	HnswShared *hnsw = index_area(vacuum, number);
-	HnswScan   *scan = make_scan(vacuum, number);
-	ItemPointerData entry;
-	HnswMeta	meta;
-
-	hnsw->stage = HNSW_CONFIRM;
-	hnsw->walks++;
-	hnsw->passes = 0;
-	pg_atomic_write_u64(&hnsw->unconfirmed, 0);
-	pg_atomic_write_u64(&hnsw->reached, 0);
-	/* and settled, which is behind it */
-	memset((void *) scan->reached, 0,
-		   set_up_bits(hnsw) - (Size) hnsw->nblocks * hnsw->words_a_block * sizeof(uint64));
-	hnsw_read_meta(vacuum->indexes[number], &meta);
-	hnsw->has_entry = meta.entry_block != InvalidBlockNumber;
-	if (hnsw->has_entry)
-	{
-		ItemPointerSet(&entry, meta.entry_block, meta.entry_offset);
-		(void) hnsw_set_bit(scan, scan->reached, &entry);
-	}
-	free_scan(scan);
-}
-
-/* stage_after_walk -- what comes after repair, a pass of the walk, or links to what it didn't reach? */
-static HnswStage
-stage_after_walk(TableVacuum *vacuum, int number)
-{
-	HnswShared *hnsw = index_area(vacuum, number);
-
-	if (hnsw->stage == HNSW_REPAIR)
-		return HNSW_CONFIRM;
-	if (pg_atomic_read_u64(&hnsw->unconfirmed) > 0)
-	{
-		if (hnsw->walks < MAX_WALKS)
-			return HNSW_CONFIRM;
-		/* no link may lead to an element that is marked deleted */
-		ereport(WARNING,
-				(errmsg("index \"%s\" keeps dead elements, as links still lead to them",
-						RelationGetRelationName(vacuum->indexes[number])),
-				 errhint("Please REINDEX it.")));
-		return HNSW_DONE;
-	}
-	if (!hnsw->has_entry || hnsw->stage == HNSW_LINK)
-		return HNSW_MARK;
-	hnsw->passes++;
-	return pg_atomic_exchange_u64(&hnsw->reached, 0) > 0 ? HNSW_WALK : HNSW_LINK;
-}
-
-/* is_settled -- is there nothing left to do in a block, for the walk? */
-static bool
-is_settled(KindScan *base, BlockNumber blkno)
-{
-	HnswScan   *scan = (HnswScan *) base;
-
-	/* blocks that came later are of no concern to it */
-	return blkno >= scan->hnsw->nblocks ||
-		(pg_atomic_read_u64(&scan->settled[blkno / 64]) & UINT64CONST(1) << (blkno % 64)) != 0;
-}
-
-/* hnsw_end -- leader: give back the memory. */
-static void
-hnsw_end(TableVacuum *vacuum, int number)
-{
-	HnswShared *hnsw = index_area(vacuum, number);
-	dsm_segment *segment;
-
-	if (hnsw->own_bits != NULL)
-		pfree(hnsw->own_bits);
-	hnsw->own_bits = NULL;
-	if (hnsw->handle != DSM_HANDLE_INVALID &&
-		(segment = dsm_find_mapping(hnsw->handle)) != NULL)
-		dsm_detach(segment);
-	hnsw->handle = DSM_HANDLE_INVALID;
-}
-
-/* hnsw_conclude -- leader: have insertions use the room of deleted elements. */
-static void
-hnsw_conclude(TableVacuum *vacuum, int number)
-{
-	HnswShared *hnsw = index_area(vacuum, number);
-
-	if (hnsw->first_free != InvalidBlockNumber)
-		hnsw_set_insert_block(vacuum->indexes[number], hnsw->first_free);
 }
 
 /* note_top -- remember the live element with the most layers. */
@@ -502,10 +363,13 @@ visit_for_remove(KindScan *base, Buffer buffer)
 			note_top(scan, element->level, blkno, off);
 			continue;
 		}
+		/* those on blocks that came later are left to the next VACUUM */
 		ItemPointerSet(&tid, blkno, off);
-		(void) hnsw_set_bit(scan, scan->dead, &tid);
-		pg_atomic_fetch_add_u64(&scan->hnsw->ndead, 1);
-		scan->result.dead++;
+		if (hnsw_set_bit(scan->hnsw, HNSW_DEAD, &tid))
+		{
+			pg_atomic_fetch_add_u64(&scan->hnsw->ndead, 1);
+			scan->result.dead++;
+		}
 	}
 	UnlockReleaseBuffer(buffer);
 }
@@ -546,21 +410,36 @@ visit_for_repair(KindScan *base, Buffer buffer)
 	BlockNumber blkno = BufferGetBlockNumber(buffer);
 
 	DEBUG_POINT("hnsw-repair");
-	if (!hnsw_copy_page(scan, buffer))
-		return;
-	for (OffsetNumber off = FirstOffsetNumber; off <= PageGetMaxOffsetNumber(scan->page.data); off++)
+	if (hnsw_copy_page(scan, buffer))
 	{
-		HnswElement *element = hnsw_element_at(scan->page.data, off);
+		for (OffsetNumber off = FirstOffsetNumber; off <= PageGetMaxOffsetNumber(scan->page.data); off++)
+		{
+			HnswElement *element = hnsw_element_at(scan->page.data, off);
 
-		if (hnsw_is_live(element))
-			note_top(scan, element->level, blkno, off);
+			if (hnsw_is_live(element))
+				note_top(scan, element->level, blkno, off);
+		}
+		hnsw_repair_page(scan, blkno);
 	}
-	hnsw_repair_page(scan, blkno);
+	ReleaseBuffer(buffer);
+}
+
+/* visit_for_confirm -- do the live elements of a pinned page lead to live ones? */
+static void
+visit_for_confirm(KindScan *base, Buffer buffer)
+{
+	HnswScan   *scan = (HnswScan *) base;
+
+	DEBUG_POINT("hnsw-walk");
+	if (hnsw_copy_page(scan, buffer))
+		hnsw_confirm_page(scan, BufferGetBlockNumber(buffer));
+	ReleaseBuffer(buffer);
 }
 
 /*
  * visit_for_mark
- *		Mark the dead elements of a pinned page as deleted.
+ *		Link live elements of a pinned page that aren't reached, and mark the dead ones as
+ *		deleted.
  *
  * A cleanup lock, as pgvector takes one: this process waits only for pages of its own ranges.
  */
@@ -570,15 +449,15 @@ visit_for_mark(KindScan *base, Buffer buffer)
 	HnswScan   *scan = (HnswScan *) base;
 	BlockNumber blkno = BufferGetBlockNumber(buffer);
 	Page		page = BufferGetPage(buffer);
-	bool		has_dead = false;
 
-	DEBUG_POINT("hnsw-mark");
-	LockBufferForCleanup(buffer);
-	if (PageIsNew(page) || blkno >= scan->hnsw->nblocks)
+	if (blkno >= scan->hnsw->nblocks || !hnsw_copy_page(scan, buffer))
 	{
-		UnlockReleaseBuffer(buffer);
+		ReleaseBuffer(buffer);
 		return;
 	}
+	hnsw_link_page(scan, blkno);
+	DEBUG_POINT("hnsw-mark");
+	LockBufferForCleanup(buffer);
 	hnsw_check_page(scan->base.index, buffer);
 	for (OffsetNumber off = FirstOffsetNumber; off <= PageGetMaxOffsetNumber(page); off++)
 	{
@@ -588,90 +467,52 @@ visit_for_mark(KindScan *base, Buffer buffer)
 		ItemPointerSet(&tid, blkno, off);
 		if (element == NULL)
 			continue;
-		has_dead |= hnsw_has_bit(scan, scan->dead, &tid);
-		if (element->deleted || hnsw_has_bit(scan, scan->dead, &tid))
+		if (!element->deleted && !hnsw_is_live(element) && hnsw_has_bit(scan->hnsw, HNSW_DEAD, &tid))
+			mark_deleted(scan, buffer, off);
+		if (element->deleted)
 			scan->first_free = Min(scan->first_free, blkno);
 	}
-	if (has_dead)
-		mark_elements(scan, buffer);
 	UnlockReleaseBuffer(buffer);
 }
 
 /*
- * mark_elements
- *		Mark the dead elements of a locked page, with their lists.
+ * mark_deleted
+ *		Write what pgvector leaves of a deleted element of a locked page, and of its list.
  *
  * A list that isn't on its element's page is on a later one, and locked after it, as
- * insertions do.
+ * insertions do.  The version changes, so that a search that remembers the element finds that
+ * its list isn't what it was.
  */
 static void
-mark_elements(HnswScan *scan, Buffer buffer)
+mark_deleted(HnswScan *scan, Buffer buffer, OffsetNumber off)
 {
+	GenericXLogState *state = GenericXLogStart(scan->base.index);
+	Page		page = GenericXLogRegisterBuffer(state, buffer, 0);
+	HnswElement *element = hnsw_element_at(page, off);
 	BlockNumber blkno = BufferGetBlockNumber(buffer);
-	OffsetNumber maxoff = PageGetMaxOffsetNumber(BufferGetPage(buffer));
-	OffsetNumber off = FirstOffsetNumber;
+	BlockNumber list_block = ItemPointerGetBlockNumberNoCheck(&element->list);
+	Buffer		list_buffer = InvalidBuffer;
+	HnswList   *list;
 
-	while (off <= maxoff)
+	if (list_block < blkno)
+		index_report_page(scan->base.index, blkno);
+	if (list_block > blkno)
 	{
-		GenericXLogState *state = GenericXLogStart(scan->base.index);
-		Page		page = GenericXLogRegisterBuffer(state, buffer, 0);
-		Buffer		list_buffer = InvalidBuffer;
-		bool		changed = false;
-
-		for (; off <= maxoff && !BufferIsValid(list_buffer); off++)
-		{
-			HnswElement *element = hnsw_element_at(page, off);
-			BlockNumber list_block;
-			Page		list_page = page;
-			ItemPointerData tid;
-
-			ItemPointerSet(&tid, blkno, off);
-			if (element == NULL || element->deleted || ItemPointerIsValid(&element->rows[0]) ||
-				!hnsw_has_bit(scan, scan->dead, &tid))
-				continue;
-			list_block = ItemPointerGetBlockNumberNoCheck(&element->list);
-			if (list_block != blkno)
-			{
-				if (list_block < blkno)
-					index_report_page(scan->base.index, blkno);
-				list_buffer = ReadBuffer(scan->base.index, list_block);
-				LockBuffer(list_buffer, BUFFER_LOCK_EXCLUSIVE);
-				list_page = GenericXLogRegisterBuffer(state, list_buffer, 0);
-			}
-			if (!mark_deleted(scan, element, list_page))
-				index_report_page(scan->base.index, list_block);
-			changed = true;
-		}
-		if (changed)
-			GenericXLogFinish(state);
-		else
-			GenericXLogAbort(state);
-		if (BufferIsValid(list_buffer))
-			UnlockReleaseBuffer(list_buffer);
+		list_buffer = ReadBuffer(scan->base.index, list_block);
+		LockBuffer(list_buffer, BUFFER_LOCK_EXCLUSIVE);
+		page = GenericXLogRegisterBuffer(state, list_buffer, 0);
 	}
-}
-
-/*
- * mark_deleted
- *		Write what pgvector leaves of a deleted element, and of its list; return false if
- *		that isn't there.
- *
- * The version changes, so that a search that remembers the element finds that its list
- * isn't what it was.
- */
-static bool
-mark_deleted(HnswScan *scan, HnswElement *element, Page list_page)
-{
-	HnswList   *list = hnsw_list_at(list_page, ItemPointerGetOffsetNumberNoCheck(&element->list));
-
+	list = hnsw_list_at(page, ItemPointerGetOffsetNumberNoCheck(&element->list));
 	if (list == NULL || list->version != element->version ||
 		list->count != (element->level + 2) * scan->m)
-		return false;
+		index_report_page(scan->base.index, list_block);
 	element->deleted = 1;
 	memset(element->vector, 0, VARSIZE_4B(element->vector));
 	for (int i = 0; i < list->count; i++)
 		ItemPointerSetInvalid(&list->links[i]);
 	element->version = element->version >= 15 ? 1 : element->version + 1;
 	list->version = element->version;
-	return true;
+	GenericXLogFinish(state);
+	if (BufferIsValid(list_buffer))
+		UnlockReleaseBuffer(list_buffer);
 }

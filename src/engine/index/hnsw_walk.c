@@ -3,10 +3,8 @@
  * hnsw_walk.c
  *	  Which live elements of an HNSW graph can be reached, and links to those that can't.
  *
- * A walk over layer 0 goes over the blocks in their order, again and again: a reached
- * element passes that on to those that it leads to.  Blocks of which all elements have
- * done so are left out the next time.  It ends when nothing new is reached.  If that takes
- * many passes, as in a long graph, the last one follows each link at once.
+ * The member that comes first walks over layer 0 from the entry point.  The others follow
+ * links of what it has reached, where they come by it.
  *
  * README.md says which links an element gets that isn't reached, and why all that is
  * reached stays so.
@@ -26,115 +24,82 @@
 #include "engine/index/hnsw_page.h"
 #include "pace/pace.h"
 
-/* after so many passes links are followed at once */
-#define MAX_PASSES	16
-
-static bool pass_on(HnswScan *scan, const HnswNode *node, int *nreached);
-static bool is_confirmed(HnswScan *scan, BlockNumber blkno);
 static void link_element(HnswScan *scan, const HnswNode *self, const char *vector);
-static void find_hosts(HnswScan *scan, const HnswNode *self, const char *vector);
-static void reach_from(HnswScan *scan, const ItemPointerData *tid);
 
 /*
- * hnsw_visit_for_walk
- *		Pass on, from each element of a pinned page that is reached, that those are that
- *		it leads to; in HNSW_CONFIRM, see to it that no element leads to a dead one.
+ * hnsw_confirm_page
+ *		Tell the leader if a live element of the page in hand leads to a dead one; and go on
+ *		with the walk, from those that are reached.
  */
 void
-hnsw_visit_for_walk(KindScan *base, Buffer buffer)
-{
-	HnswScan   *scan = (HnswScan *) base;
-	BlockNumber blkno = BufferGetBlockNumber(buffer);
-	bool		is_known = blkno < scan->hnsw->nblocks;
-	bool		is_done[MaxIndexTuplesPerPage + 1] = {false};
-	bool		again = true;
-	bool		all_done = true;
-	int			nreached = 0;
-
-	DEBUG_POINT("hnsw-walk");
-	if (!hnsw_copy_page(scan, buffer))
-		return;
-	while (again)
-	{
-		again = false;
-		all_done = true;
-		for (OffsetNumber off = FirstOffsetNumber; off <= PageGetMaxOffsetNumber(scan->page.data); off++)
-		{
-			HnswElement *element = hnsw_element_at(scan->page.data, off);
-			HnswNode	node;
-
-			if (is_done[off] || !hnsw_is_live(element))
-				continue;
-			node = hnsw_node_of(element, blkno, off);
-			is_done[off] = !is_known || hnsw_has_bit(scan, scan->reached, &node.tid);
-			if (is_done[off])
-				again |= pass_on(scan, &node, &nreached);
-			else
-				all_done = false;
-		}
-	}
-	if (is_known && all_done)
-		pg_atomic_fetch_or_u64(&scan->settled[blkno / 64], UINT64CONST(1) << (blkno % 64));
-	if (nreached > 0)
-		pg_atomic_fetch_add_u64(&scan->hnsw->reached, nreached);
-	if (scan->hnsw->stage == HNSW_CONFIRM && !is_confirmed(scan, blkno))
-		hnsw_repair_page(scan, blkno);
-}
-
-/* pass_on -- an element is reached, so what it leads to is: count what newly is; is something on its page? */
-static bool
-pass_on(HnswScan *scan, const HnswNode *node, int *nreached)
+hnsw_confirm_page(HnswScan *scan, BlockNumber blkno)
 {
 	ItemPointerData links[HNSW_MAX_LINKS];
-	int			count = hnsw_own_list(scan, node, links);
-	bool		same_page = false;
-
-	/* layer 0 comes last; searches go up to the first free place */
-	for (int i = count - 2 * scan->m; i < count && ItemPointerIsValid(&links[i]); i++)
-	{
-		if (!hnsw_set_bit(scan, scan->reached, &links[i]))
-			continue;
-		(*nreached)++;
-		same_page |= ItemPointerGetBlockNumber(&links[i]) == ItemPointerGetBlockNumber(&node->tid);
-		if (scan->hnsw->passes >= MAX_PASSES)
-			reach_from(scan, &links[i]);
-	}
-	return same_page;
-}
-
-/* is_confirmed -- does no live element of the page in hand lead to a dead one?  If one does, tell the leader. */
-static bool
-is_confirmed(HnswScan *scan, BlockNumber blkno)
-{
-	ItemPointerData links[HNSW_MAX_LINKS];
-	bool		result = true;
 
 	for (OffsetNumber off = FirstOffsetNumber; off <= PageGetMaxOffsetNumber(scan->page.data); off++)
 	{
 		HnswElement *element = hnsw_element_at(scan->page.data, off);
 		HnswNode	node;
+		int			count;
 
 		if (!hnsw_is_live(element))
 			continue;
 		node = hnsw_node_of(element, blkno, off);
-		if (!hnsw_leads_to_dead(scan, links, hnsw_own_list(scan, &node, links)))
+		count = hnsw_own_list(scan, &node, links);
+		if (hnsw_leads_to_dead(scan, links, count))
+			pg_atomic_fetch_add_u64(&scan->hnsw->unconfirmed, 1);
+		/* what came later isn't in the set, and is taken for reached */
+		if (blkno < scan->hnsw->nblocks && !hnsw_has_bit(scan->hnsw, HNSW_REACHED, &node.tid))
 			continue;
-		pg_atomic_fetch_add_u64(&scan->hnsw->unconfirmed, 1);
-		result = false;
+		for (int i = count - 2 * scan->m; i < count && ItemPointerIsValid(&links[i]); i++)
+			hnsw_reach_from(scan, &links[i]);
 	}
-	return result;
 }
 
-/* hnsw_visit_for_link -- see to it that each live element of a pinned page is reached. */
+/*
+ * hnsw_reach_from
+ *		If an element isn't known to be reached, but is, note all that can be reached through
+ *		it: searches follow links of layer 0, which comes last, up to the first free place.
+ */
 void
-hnsw_visit_for_link(KindScan *base, Buffer buffer)
+hnsw_reach_from(HnswScan *scan, const ItemPointerData *tid)
 {
-	HnswScan   *scan = (HnswScan *) base;
-	BlockNumber blkno = BufferGetBlockNumber(buffer);
+	ItemPointerData links[HNSW_MAX_LINKS];
+	Size		size = 1024;
+	Size		npending = 1;
+	ItemPointerData *pending;
 
-	DEBUG_POINT("hnsw-link");
-	if (!hnsw_copy_page(scan, buffer))
+	if (!hnsw_set_bit(scan->hnsw, HNSW_REACHED, tid))
 		return;
+	pending = palloc_array(ItemPointerData, size);
+	pending[0] = *tid;
+	while (npending > 0)
+	{
+		ItemPointerData next = pending[--npending];
+		HnswNode	node;
+		int			count;
+
+		delay_point();
+		failsafe_notice(scan->base.vacuum);
+		if (!hnsw_read_node(scan, &next, 0, NULL, &node))
+			continue;
+		count = hnsw_read_list(scan, &node, links);
+		for (int i = Max(count - 2 * scan->m, 0); i < count && ItemPointerIsValid(&links[i]); i++)
+		{
+			if (!hnsw_set_bit(scan->hnsw, HNSW_REACHED, &links[i]))
+				continue;
+			if (npending == size)
+				pending = repalloc_huge(pending, (size *= 2) * sizeof(ItemPointerData));
+			pending[npending++] = links[i];
+		}
+	}
+	pfree(pending);
+}
+
+/* hnsw_link_page -- see to it that each live element of the page in hand is reached. */
+void
+hnsw_link_page(HnswScan *scan, BlockNumber blkno)
+{
 	for (OffsetNumber off = FirstOffsetNumber; off <= PageGetMaxOffsetNumber(scan->page.data); off++)
 	{
 		HnswElement *element = hnsw_element_at(scan->page.data, off);
@@ -144,8 +109,9 @@ hnsw_visit_for_link(KindScan *base, Buffer buffer)
 		if (!hnsw_is_live(element))
 			continue;
 		self = hnsw_node_of(element, blkno, off);
-		if (hnsw_has_bit(scan, scan->reached, &self.tid))
+		if (hnsw_has_bit(scan->hnsw, HNSW_REACHED, &self.tid))
 			continue;
+		DEBUG_POINT("hnsw-link");
 		delay_point();
 		old_context = MemoryContextSwitchTo(scan->element_context);
 		link_element(scan, &self, element->vector);
@@ -156,8 +122,9 @@ hnsw_visit_for_link(KindScan *base, Buffer buffer)
 
 /*
  * link_element
- *		Link a live element that isn't reached from a near one that is, the host, and note
- *		what is reached through it.
+ *		Link a live element that isn't reached from the nearest one that is, the host, and
+ *		note what is reached through it.  The host is a neighbour, or found by a search; or the
+ *		entry point, which always is reached.
  *
  * If the element takes the place of another one in the host's list, it leads to that one
  * instead.  It can give up a link for that, as nothing that is reached depends on where it
@@ -166,96 +133,35 @@ hnsw_visit_for_link(KindScan *base, Buffer buffer)
 static void
 link_element(HnswScan *scan, const HnswNode *self, const char *vector)
 {
-	int			most = 2 * scan->m;
-	HnswNode  **hosts = palloc_array(HnswNode *, most);
-	ItemPointerData replaced,
-				ignored;
-	int			nhosts;
-
-	find_hosts(scan, self, vector);
-	nhosts = hnsw_choose(scan, most, hosts);
-	(void) index_take_turn(scan->base.shared, true);
-	if (nhosts == 0)
-	{
-		/* a search may have come to what a member has linked, and not noted yet */
-		find_hosts(scan, self, vector);
-		nhosts = hnsw_choose(scan, most, hosts);
-	}
-	for (int i = 0; i < nhosts && !hnsw_has_bit(scan, scan->reached, &self->tid); i++)
-	{
-		if (!hnsw_put_link(scan, hosts[i], 0, &self->tid, NULL, &replaced))
-			continue;
-		/* where it may have led nowhere, to others, too: the nearest comes last */
-		for (int j = nhosts - 1; j >= 0; j--)
-			(void) hnsw_put_link(scan, self, 0, &hosts[j]->tid, NULL, &ignored);
-		if (ItemPointerIsValid(&replaced))
-			(void) hnsw_put_link(scan, self, 0, &replaced, NULL, &ignored);
-		scan->result.linked++;
-		reach_from(scan, &self->tid);
-	}
-	index_end_turn(scan->base.shared);
-}
-
-/*
- * find_hosts
- *		Make those the candidates that may lead to an element: neighbours of its that are
- *		reached, or what a search finds that is.
- *
- * Links of upper layers may lead to elements that those of layer 0 don't lead to, so a second
- * search goes without them.
- */
-static void
-find_hosts(HnswScan *scan, const HnswNode *self, const char *vector)
-{
 	ItemPointerData links[HNSW_MAX_LINKS];
 	int			count = hnsw_own_list(scan, self, links);
+	const HnswNode *host = NULL;
+	ItemPointerData replaced,
+				ignored;
 
 	hnsw_forget_nodes(scan, &self->tid);
 	for (int i = count - 2 * scan->m; i < count; i++)
-		if (ItemPointerIsValid(&links[i]) && hnsw_has_bit(scan, scan->reached, &links[i]))
+		if (hnsw_has_bit(scan->hnsw, HNSW_REACHED, &links[i]))
 			hnsw_add_node(scan, &links[i], 0, vector);
-	for (int upper = 1; upper >= 0 && scan->nnodes == 0; upper--)
+	if (scan->nnodes == 0)
 	{
-		int			nhosts = 0;
-
-		hnsw_forget_nodes(scan, &self->tid);
-		hnsw_search(scan, vector, 0, upper > 0);
-		for (int i = 0; i < scan->nnodes; i++)
-			if (hnsw_has_bit(scan, scan->reached, &scan->nodes[i].tid))
-				scan->nodes[nhosts++] = scan->nodes[i];
-		scan->nnodes = nhosts;
+		hnsw_add_node(scan, &scan->hnsw->entry, 0, vector);
+		hnsw_search(scan, vector, 0);
 	}
-}
-
-/* reach_from -- an element is reached now: note all that can be reached through it. */
-static void
-reach_from(HnswScan *scan, const ItemPointerData *tid)
-{
-	ItemPointerData links[HNSW_MAX_LINKS];
-	Size		size = 1024;
-	Size		npending = 1;
-	ItemPointerData *pending = palloc_array(ItemPointerData, size);
-
-	(void) hnsw_set_bit(scan, scan->reached, tid);
-	pending[0] = *tid;
-	while (npending > 0)
+	(void) index_take_turn(scan->base.shared, true);
+	for (int i = 0; i < scan->nnodes; i++)
+		if (hnsw_has_bit(scan->hnsw, HNSW_REACHED, &scan->nodes[i].tid) &&
+			(host == NULL || scan->nodes[i].distance < host->distance))
+			host = &scan->nodes[i];
+	/* another member may have linked it, or one that leads to it */
+	if (host != NULL && !hnsw_has_bit(scan->hnsw, HNSW_REACHED, &self->tid) &&
+		hnsw_put_link(scan, host, 0, &self->tid, NULL, &replaced))
 	{
-		ItemPointerData next = pending[--npending];
-		HnswNode	node;
-		int			count;
-
-		delay_point();
-		if (!hnsw_read_node(scan, &next, 0, NULL, &node))
-			continue;
-		count = hnsw_read_list(scan, &node, links);
-		for (int i = Max(count - 2 * scan->m, 0); i < count && ItemPointerIsValid(&links[i]); i++)
-		{
-			if (!hnsw_set_bit(scan, scan->reached, &links[i]))
-				continue;
-			if (npending == size)
-				pending = repalloc_huge(pending, (size *= 2) * sizeof(ItemPointerData));
-			pending[npending++] = links[i];
-		}
+		(void) hnsw_put_link(scan, self, 0, &host->tid, NULL, &ignored);
+		if (ItemPointerIsValid(&replaced))
+			(void) hnsw_put_link(scan, self, 0, &replaced, NULL, &ignored);
+		scan->result.linked++;
+		hnsw_reach_from(scan, &self->tid);
 	}
-	pfree(pending);
+	index_end_turn(scan->base.shared);
 }
