@@ -247,6 +247,16 @@ hnsw_is_live(const HnswElement *element)
 	return element != NULL && !element->deleted && ItemPointerIsValid(&element->rows[0]);
 }
 
+/* hnsw_note_top -- remember the live element with the most layers. */
+static inline void
+hnsw_note_top(HnswScan *scan, int level, const ItemPointerData *tid)
+{
+	if (level <= scan->top_level)
+		return;
+	scan->top_level = level;
+	scan->top = *tid;
+}
+
 /* hnsw_node_of -- an element of a page, without its vector. */
 static inline HnswNode
 hnsw_node_of(const HnswElement *element, BlockNumber blkno, OffsetNumber off)

@@ -79,6 +79,7 @@ make_change(HnswScan *scan, BlockNumber blkno, OffsetNumber off, HnswChange *cha
 	if (!hnsw_is_live(element))
 		return false;
 	change->node = hnsw_node_of(element, blkno, off);
+	hnsw_note_top(scan, element->level, &change->node.tid);
 	change->count = hnsw_own_list(scan, &change->node, links);
 	if (!hnsw_leads_to_dead(scan, links, change->count))
 		return false;

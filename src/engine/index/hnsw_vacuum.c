@@ -44,7 +44,6 @@ static bool hnsw_is_done(TableVacuum *vacuum, int number);
 static void hnsw_more_work(TableVacuum *vacuum, int number);
 static void hnsw_next_stage(TableVacuum *vacuum, int number);
 static void settle_entry(TableVacuum *vacuum, int number);
-static void note_top(HnswScan *scan, int level, BlockNumber blkno, OffsetNumber off);
 static void visit_for_remove(KindScan *base, Buffer buffer);
 static void remove_rows(HnswScan *scan, Buffer buffer, const bool *is_dead, int ntids);
 static void visit_for_repair(KindScan *base, Buffer buffer);
@@ -296,16 +295,6 @@ settle_entry(TableVacuum *vacuum, int number)
 	UnlockPage(index, HNSW_INSERTS, ExclusiveLock);
 }
 
-/* note_top -- remember the live element with the most layers. */
-static void
-note_top(HnswScan *scan, int level, BlockNumber blkno, OffsetNumber off)
-{
-	if (level <= scan->top_level)
-		return;
-	scan->top_level = level;
-	ItemPointerSet(&scan->top, blkno, off);
-}
-
 /*
  * visit_for_remove
  *		Take the TIDs of dead items out of the elements of a pinned page, and note which
@@ -358,14 +347,11 @@ visit_for_remove(KindScan *base, Buffer buffer)
 
 		if (element == NULL || element->deleted)
 			continue;
-		if (ItemPointerIsValid(&element->rows[0]))
-		{
-			note_top(scan, element->level, blkno, off);
-			continue;
-		}
-		/* those on blocks that came later are left to the next VACUUM */
 		ItemPointerSet(&tid, blkno, off);
-		if (hnsw_set_bit(scan->hnsw, HNSW_DEAD, &tid))
+		if (ItemPointerIsValid(&element->rows[0]))
+			hnsw_note_top(scan, element->level, &tid);
+		/* those on blocks that came later are left to the next VACUUM */
+		else if (hnsw_set_bit(scan->hnsw, HNSW_DEAD, &tid))
 		{
 			pg_atomic_fetch_add_u64(&scan->hnsw->ndead, 1);
 			scan->result.dead++;
@@ -407,20 +393,10 @@ static void
 visit_for_repair(KindScan *base, Buffer buffer)
 {
 	HnswScan   *scan = (HnswScan *) base;
-	BlockNumber blkno = BufferGetBlockNumber(buffer);
 
 	DEBUG_POINT("hnsw-repair");
 	if (hnsw_copy_page(scan, buffer))
-	{
-		for (OffsetNumber off = FirstOffsetNumber; off <= PageGetMaxOffsetNumber(scan->page.data); off++)
-		{
-			HnswElement *element = hnsw_element_at(scan->page.data, off);
-
-			if (hnsw_is_live(element))
-				note_top(scan, element->level, blkno, off);
-		}
-		hnsw_repair_page(scan, blkno);
-	}
+		hnsw_repair_page(scan, BufferGetBlockNumber(buffer));
 	ReleaseBuffer(buffer);
 }
 
