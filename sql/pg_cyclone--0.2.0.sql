@@ -484,7 +484,7 @@ CROSS JOIN LATERAL cyclone.estimate_bloat(c.oid, wait => false) b
 WHERE c.relkind IN ('r', 'm') AND c.relpersistence <> 't';
 
 COMMENT ON VIEW bloat_details IS
-'The view cyclone.bloat with all columns. The bloat of each table, TOAST table and index of this database that the user may VACUUM; of all for members of pg_stat_scan_tables. It is estimated when the view is read, from at most 5000 pages of each. Temporary tables are left out; on a standby, unlogged ones, too. There are no figures of a relation that another session has locked exclusively, nor of one that cannot be read; then a WARNING says why. If the access method is neither heap nor btree, if an index is invalid, or if its table cannot be read, there is the size only.';
+'The view cyclone.bloat with all columns. The bloat of each table, TOAST table and index of this database that the user may VACUUM; of all for members of pg_stat_scan_tables. It is estimated when the view is read, from at most 5000 pages of each. Temporary tables are left out; on a standby, unlogged ones, too. There are no figures of a relation that another session has locked exclusively, nor of one that cannot be read; then a WARNING says why. If the access method is neither heap, btree nor hnsw of pgvector, if an index is invalid, or if its table cannot be read, there is the size only.';
 COMMENT ON COLUMN bloat_details.of_table IS 'Table that the row belongs to; a condition on this column keeps other tables from being read';
 COMMENT ON COLUMN bloat_details.relation IS 'The table, its TOAST table, or an index of either';
 COMMENT ON COLUMN bloat_details.kind IS '"table", "materialized view", "TOAST table" or "index"';
@@ -493,7 +493,7 @@ COMMENT ON COLUMN bloat_details.bloat_bytes IS 'How much VACUUM (FULL REWRITE) w
 COMMENT ON COLUMN bloat_details.bloat_ratio IS 'bloat_bytes as a share of size, 0 to 1';
 COMMENT ON COLUMN bloat_details.error_bytes IS 'With a confidence of 95 %, by how many bytes bloat_bytes is wrong at most because only a sample was read; 0 if all pages were read';
 COMMENT ON COLUMN bloat_details.live_bytes IS 'Length of the live rows, or of the index entries, in bytes, as pgstattuple counts it';
-COMMENT ON COLUMN bloat_details.dead_bytes IS 'Length of the dead rows that VACUUM would free, in bytes; of an index, of the entries that are marked as dead';
+COMMENT ON COLUMN bloat_details.dead_bytes IS 'Length of the dead rows that VACUUM would free, in bytes; of an index, of the entries that are marked as dead, and in hnsw of those that are deleted, whose room insertions use';
 COMMENT ON COLUMN bloat_details.held_bytes IS 'Length of the dead rows that VACUUM would not free yet as a transaction, a replication slot or a standby may need them, in bytes; 0 for an index';
 COMMENT ON COLUMN bloat_details.free_bytes IS 'Free space in the pages, in bytes, the part included that fillfactor asks for; of an index, that in leaf pages, and its empty pages';
 COMMENT ON COLUMN bloat_details.sampled_pages IS 'Pages that were read';
@@ -513,7 +513,7 @@ SELECT v.of_table, v.relation, v.kind, v.size, v.bloat_bytes,
 FROM cyclone.bloat_details v;
 
 COMMENT ON VIEW bloat IS
-'The bloat of each table, TOAST table and index of this database that the user may VACUUM; of all for members of pg_stat_scan_tables. It is estimated when the view is read, from at most 5000 pages of each. Temporary tables are left out; on a standby, unlogged ones, too. There are no figures of a relation that another session has locked exclusively, nor of one that cannot be read; then a WARNING says why. If the access method is neither heap nor btree, if an index is invalid, or if its table cannot be read, there is the size only. The columns that one looks at first; cyclone.bloat_details has all of them.';
+'The bloat of each table, TOAST table and index of this database that the user may VACUUM; of all for members of pg_stat_scan_tables. It is estimated when the view is read, from at most 5000 pages of each. Temporary tables are left out; on a standby, unlogged ones, too. There are no figures of a relation that another session has locked exclusively, nor of one that cannot be read; then a WARNING says why. If the access method is neither heap, btree nor hnsw of pgvector, if an index is invalid, or if its table cannot be read, there is the size only. The columns that one looks at first; cyclone.bloat_details has all of them.';
 
 CREATE FUNCTION horizon_rows(
     OUT kind text,

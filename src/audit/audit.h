@@ -96,6 +96,9 @@ extern bool audit_begin_indexes(TableVacuum *vacuum);
 extern void audit_indexes(TableVacuum *vacuum);
 extern void audit_btree_tids(AuditTids *tids, Relation index, Page page, BlockNumber blkno);
 
+/* audit_hnsw.c */
+extern void audit_hnsw_page(TableVacuum *vacuum, int number, BlockNumber blkno);
+
 /* audit_new_btree.c */
 extern int64 audit_new_btree(Relation index, Relation table, bool is_locked, const char *command);
 

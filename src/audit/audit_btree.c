@@ -181,9 +181,9 @@ audit_begin_indexes(TableVacuum *vacuum)
 	for (int i = 0; i < vacuum->nindexes; i++)
 	{
 		IndexShared *index = vacuum_index(shared, i);
-		bool		is_btree = vacuum->indexes[i]->rd_indam->ambulkdelete == btbulkdelete;
+		bool		is_audited = vacuum->kinds[i] == &btree_kind || vacuum->kinds[i] == &hnsw_kind;
 
-		index->audit_blocks = is_btree && vacuum->kinds[i] != NULL ? index_current_size(vacuum->indexes[i]) : 0;
+		index->audit_blocks = is_audited ? index_current_size(vacuum->indexes[i]) : 0;
 		for (uint32 section = 0; !any && section < count_sections(index); section++)
 			any = is_section_chosen(vacuum, i, section);
 	}
@@ -260,7 +260,10 @@ audit_section(TableVacuum *vacuum, int number, BlockNumber start, BlockNumber en
 	{
 		delay_point();
 		failsafe_notice(vacuum);
-		audit_leaf(vacuum, index, blkno);
+		if (vacuum->kinds[number] == &hnsw_kind)
+			audit_hnsw_page(vacuum, number, blkno);
+		else
+			audit_leaf(vacuum, index, blkno);
 	}
 }
 

@@ -5,7 +5,7 @@
  *	  cyclone.bloat.
  *
  * There is a row for a table, its TOAST table and each index of both, with the estimate
- * (heap_bloat.c, btree_bloat.c), and what the two forms of VACUUM FULL would make of the
+ * (heap_bloat.c, btree_bloat.c, hnsw_bloat.c), and what the two forms of VACUUM FULL would make of the
  * relation.  README.md says what is locked, what damage does, and who may see the figures.
  *
  * Portions Copyright (c) 2026, the pg_cyclone developers
@@ -35,6 +35,7 @@
 #include "utils/tuplestore.h"
 
 #include "bloat/bloat.h"
+#include "engine/index/hnsw_page.h"
 #include "library.h"
 #include "server_check.h"
 #include "transaction.h"
@@ -416,6 +417,7 @@ read_relation(void *arg)
 	BloatReport *report = reading->report;
 	Relation	rel = reading->rel;
 	Oid			am = rel->rd_rel->relam;
+	const char *reason;
 
 	Assert(report->most_pages > 0);
 
@@ -423,6 +425,9 @@ read_relation(void *arg)
 		heap_bloat(rel, report->most_pages, &report->prng, reading->estimate);
 	else if (am == BTREE_AM_OID && rel->rd_index->indisvalid && reading->heap != NULL)
 		btree_bloat(rel, report->most_pages, &report->prng, reading->heap, reading->estimate);
+	else if (rel->rd_rel->relkind == RELKIND_INDEX && rel->rd_index->indisvalid &&
+			 hnsw_is_ours(rel, &reason))
+		hnsw_bloat(rel, report->most_pages, &report->prng, reading->estimate);
 	else
 	{
 		reading->estimate->pages = RelationGetNumberOfBlocks(rel);

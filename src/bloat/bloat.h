@@ -98,6 +98,13 @@ extern void heap_bloat(Relation rel, uint32 most_pages, pg_prng_state *prng,
 extern void btree_bloat(Relation index, uint32 most_pages, pg_prng_state *prng,
 						const BloatEstimate *heap, BloatEstimate *estimate);
 
+/*
+ * Estimate the bloat of an HNSW index for which hnsw_is_ours is true, reading at most most_pages
+ * of its pages.  The caller has a lock as for a btree.
+ */
+extern void hnsw_bloat(Relation index, uint32 most_pages, pg_prng_state *prng,
+					   BloatEstimate *estimate);
+
 /* Such an index is built anew if this part of it would be freed at least. */
 #define ROUGHLY_BLOATED_FRACTION	0.25
 

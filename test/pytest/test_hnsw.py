@@ -451,3 +451,36 @@ def test_another_version_of_the_library_is_left_to_pgvector(cluster, db, team, p
         text = report(conn, "VACUUM (VERBOSE, INDEX_CLEANUP on) t")
         assert "own routine: this version of pgvector isn't known" in text and "elements:" not in text
         assert hnsw.problems(conn, "t", "t_v", reachable=False) == []
+
+
+@pytest.mark.parametrize("fault, found", [("hnsw-rows", "one is still there"), ("hnsw-links", "this one does")])
+@pytest.mark.parametrize("workers", [0, 2])
+def test_audits_find_what_is_wrong(team, fault, found, workers):
+    make_table(team)
+    team.execute("DELETE FROM t WHERE hashint8(i) % 3 = 0")
+    dead = checks.table_state(team, "t")["dead_items"]
+    team.execute(f"SET cyclone.audit = 1; SET cyclone.debug_fault = '{fault}'")
+    with pytest.raises(psycopg.errors.DataCorrupted, match='relation "t_v"') as error:
+        team.execute(f"VACUUM (PARALLEL {workers}, INDEX_CLEANUP on) t")
+    assert found in error.value.diag.message_detail
+    # no item has become unused
+    team.execute("RESET cyclone.debug_fault; SELECT cyclone.autovacuum_reset('t'); REINDEX INDEX t_v")
+    assert checks.table_state(team, "t")["dead_items"] > dead
+    team.execute("VACUUM (INDEX_CLEANUP on) t")
+    assert_right(team)
+
+
+def test_how_much_of_an_index_is_deleted_elements(team):
+    def told() -> tuple[int, ...]:
+        query = "SELECT size, live_bytes, dead_bytes, rewrite_size FROM cyclone.estimate_bloat('t', 5000) WHERE relation = 't_v'::regclass"
+        return team.execute(query).fetchone()
+
+    make_table(team, "vector_cosine_ops")
+    size, live, dead, rewritten = told()
+    assert live > size / 2 and dead == 0 and rewritten == size
+    team.execute("DELETE FROM t WHERE i % 2 = 0")
+    team.execute("VACUUM (PARALLEL 2) t")
+    _, then, dead, rewritten = told()
+    assert then + dead == live and 0.4 * live < dead < 0.6 * live
+    team.execute("REINDEX INDEX t_v")
+    assert abs(told()[0] - rewritten) <= 0.1 * size

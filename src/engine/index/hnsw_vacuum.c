@@ -337,7 +337,7 @@ visit_for_remove(KindScan *base, Buffer buffer)
 	ndead = dead_tids_match(scan->base.vacuum->dead_tids, tids, ntids, is_dead);
 	scan->base.stats.tuples_removed += ndead;
 	scan->base.stats.num_index_tuples += ntids - ndead;
-	if (ndead > 0)
+	if (ndead > 0 && !DEBUG_FAULT("hnsw-rows"))
 		remove_rows(scan, buffer, is_dead, ntids);
 
 	for (OffsetNumber off = FirstOffsetNumber; off <= maxoff; off++)
