@@ -404,6 +404,16 @@ def tables_lines(saved: dict) -> list[str]:
     return lines
 
 
+# HNSW indexes: results.json of `make bench-vectors`
+
+
+def vectors_lines(saved: dict) -> list[str]:
+    from vectors import lines
+
+    intro = f"{saved['rows']:,} vectors of {saved['dimensions']} numbers, in {saved['kind']}, in memory, m 16, ef_construction 64:"
+    return [intro, "", *lines(saved)]
+
+
 def as_it_is(result: dict) -> dict:
     return result
 
@@ -412,6 +422,7 @@ KEEPERS = {
     "vacuum": keep_vacuum, "more": keep_vacuum, "cold": keep_vacuum, "full-19": keep_vacuum,
     "latency": keep_latency, "guards": as_it_is, "audit": as_it_is, "online": as_it_is,
     "online-19": as_it_is, "large": keep_large, "views": as_it_is, "tables": as_it_is,
+    "vectors": as_it_is,
 }  # fmt: skip
 PICTURES = (
     Picture("docs/cases.png", "vacuum", draw_vacuum),
@@ -431,6 +442,7 @@ TABLES = (
     Table("docs/performance.md", "guards", "guards", guards_lines),
     Table("docs/performance.md", "tables", "tables", tables_lines),
     Table("docs/audit.md", "audit", "audit", audit_lines),
+    Table("docs/vectors.md", "vectors", "vectors", vectors_lines),
     Table("docs/watching.md", "views", "views", views_lines),
 )
 

@@ -165,7 +165,7 @@ def main() -> None:
             {"share": share, "results": {name: measure(origin, name, vectors, options, share) for name in options.only}}
             for share in options.shares
         ]
-    save_results(options.results, circumstances, lines, cases=cases)
+    save_results(options.results, circumstances, lines, rows=options.rows, dimensions=options.dimensions, kind=options.kind, cases=cases)
 
 
 if __name__ == "__main__":
