@@ -10,6 +10,7 @@ bench/results/vectors/results.json.
 import argparse
 import re
 import time
+from statistics import median
 
 import numpy as np
 import psycopg
@@ -89,15 +90,14 @@ def recalls(conn: psycopg.Connection, table: str, queries: list[str], truth: lis
     return found
 
 
-def vacuum(conn: psycopg.Connection, cluster: Cluster, contender: str) -> dict:
-    """Run VACUUM after a checkpoint; return how long it took, and how much WAL of the index it wrote."""
+def vacuum(conn: psycopg.Connection, contender: str) -> tuple[float, str]:
+    """Run VACUUM after a checkpoint; return how many seconds it took, and where its WAL begins."""
     conn.execute(f"SET cyclone.enabled = {contender != 'pgvector'}")
     conn.execute("CHECKPOINT")
     [(before,)] = conn.execute("SELECT pg_current_wal_insert_lsn()")
     start = time.monotonic()
     conn.execute(f"VACUUM ({CONTENDERS[contender]}INDEX_CLEANUP on) v")
-    seconds = time.monotonic() - start
-    return {"seconds": round(seconds, 3), **wal_of_index(conn, cluster, before)}
+    return round(time.monotonic() - start, 3), before
 
 
 def wal_of_index(conn: psycopg.Connection, cluster: Cluster, since: str) -> dict:
@@ -109,8 +109,15 @@ def wal_of_index(conn: psycopg.Connection, cluster: Cluster, since: str) -> dict
     return {"wal_mb": round(int(records) / 1e6, 2), "images_mb": round(int(images) / 1e6, 2)}
 
 
-def measure(origin: Cluster, contender: str, vectors: Vectors, options: argparse.Namespace, share: float) -> dict:
-    """Return what a contender takes, on a copy of a stopped cluster, for so many dead rows, and what its graph is like then."""
+def measure_case(origin: Cluster, vectors: Vectors, options: argparse.Namespace, share: float) -> dict:
+    """Return of each contender the medians of its rounds' times and WAL, and what its graph is like; rounds of contenders take turns."""
+    runs = [{name: measure(origin, name, vectors, options, share, number == 0) for name in options.only} for number in range(options.rounds)]
+    medians = {name: {key: median(run[name][key] for run in runs) for key in ("seconds", "wal_mb", "images_mb")} for name in options.only}
+    return {"share": share, "results": {name: {**runs[0][name], **medians[name], "all_seconds": [run[name]["seconds"] for run in runs]} for name in options.only}}
+
+
+def measure(origin: Cluster, contender: str, vectors: Vectors, options: argparse.Namespace, share: float, with_graph: bool) -> dict:
+    """Return what a contender takes, on a copy of a stopped cluster, for so many dead rows, and with_graph what its graph is like then."""
     with origin.copy() as cluster:
         cluster.config["full_page_writes"] = "off" if options.no_full_pages else "on"
         cluster.start()
@@ -118,9 +125,12 @@ def measure(origin: Cluster, contender: str, vectors: Vectors, options: argparse
             for number in range(options.cycles):
                 conn.execute(f"DELETE FROM v WHERE abs(hashint8(id::bigint * 31 + {number})) % 1000 < {share * 1000:.0f}")
                 [(deleted,)] = conn.execute(f"SELECT {options.rows} - count(*) FROM v")
-                result = vacuum(conn, cluster, contender)
+                seconds, since = vacuum(conn, contender)
                 if number + 1 < options.cycles:
                     insert(conn, vectors.make(deleted, 100 + number), options.rows * (number + 2))
+            result = {"seconds": seconds, **wal_of_index(conn, cluster, since)}
+            if not with_graph:
+                return result
             queries = as_text(vectors.make(QUERIES, 99))
             truth = exact(conn, "v", queries)
             result |= {"recall": recalls(conn, "v", queries, truth), "unreachable": len(hnsw.read(conn, "v_e").unreachable())}
@@ -148,6 +158,7 @@ def main() -> None:
     parser.add_argument("--dimensions", type=int, default=96, help="of a vector (default: %(default)s)")
     parser.add_argument("--kind", choices=("clusters", "uniform"), default="clusters", help="of data (default: %(default)s)")
     parser.add_argument("--shares", type=float, nargs="+", default=[0.1, 0.01], help="of rows that are deleted (default: 0.1 0.01)")
+    parser.add_argument("--rounds", type=int, default=3, help="of which medians are taken (default: %(default)s)")
     parser.add_argument("--cycles", type=int, default=1, help="of deletion, VACUUM and insertion; the last VACUUM counts (default: %(default)s)")
     parser.add_argument("--only", nargs="+", choices=CONTENDERS, default=list(CONTENDERS), help="these contenders (default: all)")
     parser.add_argument("--no-full-pages", action="store_true", help="write no full pages to WAL after the checkpoint")
@@ -161,11 +172,8 @@ def main() -> None:
         with origin.connect() as conn:
             create(conn, vectors.make(options.rows, 1))
         origin.stop()
-        cases = [
-            {"share": share, "results": {name: measure(origin, name, vectors, options, share) for name in options.only}}
-            for share in options.shares
-        ]
-    save_results(options.results, circumstances, lines, rows=options.rows, dimensions=options.dimensions, kind=options.kind, cases=cases)
+        cases = [measure_case(origin, vectors, options, share) for share in options.shares]
+    save_results(options.results, circumstances, lines, rounds=options.rounds, rows=options.rows, dimensions=options.dimensions, kind=options.kind, cases=cases)
 
 
 if __name__ == "__main__":
