@@ -410,7 +410,8 @@ def tables_lines(saved: dict) -> list[str]:
 def vectors_lines(saved: dict) -> list[str]:
     from vectors import lines
 
-    intro = f"{saved['rows']:,} vectors of {saved['dimensions']} numbers, in {saved['kind']}, in memory, m 16, ef_construction 64; medians of {saved['rounds']} rounds:"
+    intro = (f"{saved['rows']:,} vectors of {saved['dimensions']} numbers, in {saved['kind']}, in memory, m 16, ef_construction 64; medians"
+             f" of {saved['rounds']} rounds:")  # fmt: skip
     return [intro, "", *lines(saved)]
 
 

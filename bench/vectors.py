@@ -113,7 +113,8 @@ def measure_case(origin: Cluster, vectors: Vectors, options: argparse.Namespace,
     """Return of each contender the medians of its rounds' times and WAL, and what its graph is like; rounds of contenders take turns."""
     runs = [{name: measure(origin, name, vectors, options, share, number == 0) for name in options.only} for number in range(options.rounds)]
     medians = {name: {key: median(run[name][key] for run in runs) for key in ("seconds", "wal_mb", "images_mb")} for name in options.only}
-    return {"share": share, "results": {name: {**runs[0][name], **medians[name], "all_seconds": [run[name]["seconds"] for run in runs]} for name in options.only}}
+    seconds = {name: [run[name]["seconds"] for run in runs] for name in options.only}
+    return {"share": share, "results": {name: {**runs[0][name], **medians[name], "all_seconds": seconds[name]} for name in options.only}}
 
 
 def measure(origin: Cluster, contender: str, vectors: Vectors, options: argparse.Namespace, share: float, with_graph: bool) -> dict:
