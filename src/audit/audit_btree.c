@@ -181,7 +181,8 @@ audit_begin_indexes(TableVacuum *vacuum)
 	for (int i = 0; i < vacuum->nindexes; i++)
 	{
 		IndexShared *index = vacuum_index(shared, i);
-		bool		is_audited = vacuum->kinds[i] == &btree_kind || vacuum->kinds[i] == &hnsw_kind;
+		bool		is_btree = vacuum->indexes[i]->rd_indam->ambulkdelete == btbulkdelete;
+		bool		is_audited = is_btree ? vacuum->kinds[i] != NULL : vacuum->kinds[i] == &hnsw_kind;
 
 		index->audit_blocks = is_audited ? index_current_size(vacuum->indexes[i]) : 0;
 		for (uint32 section = 0; !any && section < count_sections(index); section++)

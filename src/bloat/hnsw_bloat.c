@@ -15,9 +15,10 @@
 
 #include <math.h>
 
+#include "storage/bufmgr.h"
+
 #include "bloat/bloat.h"
 #include "engine/index/hnsw_page.h"
-#include "storage/bufmgr.h"
 
 /* What is measured on each page */
 enum

@@ -21,6 +21,7 @@
 #include "miscadmin.h"
 #include "storage/bufmgr.h"
 #include "storage/lmgr.h"
+#include "storage/shmem.h"
 #include "storage/spin.h"
 #include "utils/memutils.h"
 #include "varatt.h"
