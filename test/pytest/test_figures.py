@@ -122,6 +122,10 @@ def test_what_the_pages_say_in_words_of_making_a_table_small():
         assert of_contender(result, "FULL INPLACE", "wal") > of_contender(result, other, "wal")
         assert of_contender(result, "FULL INPLACE", "peak_disk") < of_contender(result, other, "peak_disk") / 50
         assert max(run["longest_lock_wait_ms"] for run in result["runs"] if run["contender"] == "FULL INPLACE") < 10
+    paced, full, repack, core = (of_contender(online, name, "p95_ms") for name in ("FULL INPLACE, ADAPTIVE_DELAY", "FULL INPLACE", "pg_repack", "VACUUM FULL"))
+    assert paced < repack < full < core
+    assert 8 < of_contender(online, "FULL INPLACE, ADAPTIVE_DELAY", "seconds") / of_contender(online, "pg_repack", "seconds") < 12
+    assert of_contender(online, "FULL INPLACE", "wal") > of_contender(online, "VACUUM FULL", "wal")
 
 
 def test_what_the_page_says_in_words_of_latency_and_small_tables(figures):
