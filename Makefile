@@ -22,7 +22,7 @@
 #   make check-bytes BEFORE=COMMIT [BASE=/dev/shm]   VACUUM in one process writes the WAL and the pages that it wrote at that commit
 #   make check-mutants [MUTANTS="name"]          small faults put into the engine on purpose, and what finds each
 #   make monitoring                              the files of monitoring/ for exporters and Grafana, of its metrics.toml
-#   make check-core PGSRC=/path/to/postgresql-18   PostgreSQL's own tests with pg_cyclone engaged
+#   make check-core PGSRC=/path/to/postgresql-18 [SUITES="regress recovery/02*"]   PostgreSQL's own tests with pg_cyclone engaged
 #   make check-valgrind PGSRC=/path/to/postgresql-18   a server under valgrind, built as scripts/check_valgrind.py says
 #   make crash-test [ROUNDS=500] [SEED=1]        crashes under load, each followed by every check; VERSION=17 for PostgreSQL 17
 #   make fault-test [FAULTS=200] [SEED=1]        a disk that fails in the midst of VACUUM, likewise
@@ -32,6 +32,7 @@
 #   make twins [MINUTES=10] [WRITERS=8] [SEED=1] the same work on two equal tables, one of them compacted all the time
 #     AUTOVACUUM=1: all of these but the damage test with autovacuum on the engine as a driver, with low thresholds, teams and forced ones
 #   make prove-large [SIZE=6] [BASE=/on/a/disk]  a table of SIZE GB after each kind of VACUUM, by every check
+#   make prove-far [BASE=/dev/shm] [INPLACE=1]   a table and an index of 17 TB, of sparse files, with rows at both ends and in the middle
 #   make bench [BENCH_ARGS="--base /dev/shm"]    the benchmarks, into bench/results; BENCH_ARGS=--help lists their options
 #   make bench-compare BEFORE=COMMIT [COMPARE_ARGS="--base /dev/shm"]   which phase of VACUUM is slower than at that commit
 #   make bench-audit                             what audits cost
@@ -70,7 +71,7 @@ COMMON_RUN = $(if $(SEED),--seed $(SEED)) $(if $(BASE),--base $(BASE)) $(if $(AU
 ABSOLUTE = $(if $(findstring /,$(PG_CONFIG)),PG_CONFIG=$(abspath $(PG_CONFIG))) $(if $(DESTDIR),DESTDIR=$(abspath $(DESTDIR)))
 LONG_RUN = $(COMMON_RUN) $(if $(FIRST),--first $(FIRST))
 
-.PHONY: all install uninstall installcheck clean dist distclean image-volume demo try say-demo say-try measure-versions monitoring check check-all check-builds check-bytes check-core check-debs check-fast check-junk check-minors check-mutants check-units coverage tidy check-ubsan check-valgrind crash-test fault-test damage-test power-test soak twins prove-large figures bench bench-audit bench-autovacuum bench-compaction bench-compare bench-guards bench-large bench-online bench-pace bench-recall bench-tables bench-tpcc bench-vectors bench-views
+.PHONY: all install uninstall installcheck clean dist distclean image-volume demo try say-demo say-try measure-versions monitoring check check-all check-builds check-bytes check-core check-debs check-fast check-junk check-minors check-mutants check-units coverage tidy check-ubsan check-valgrind crash-test fault-test damage-test power-test soak twins prove-large prove-far figures bench bench-audit bench-autovacuum bench-compaction bench-compare bench-guards bench-large bench-online bench-pace bench-recall bench-tables bench-tpcc bench-vectors bench-views
 .DEFAULT_GOAL := all
 
 all install uninstall installcheck:
@@ -154,7 +155,7 @@ check-debs: .venv/stamp
 	$(VENV_PYTHON) scripts/check_packages.py $(DEBS_ARGS)
 
 check-core: .venv/stamp
-	$(VENV_PYTHON) scripts/check_core.py $(or $(PGSRC),$(error name a source tree of PostgreSQL: make check-core PGSRC=/path/to/postgresql-18))
+	$(VENV_PYTHON) scripts/check_core.py $(or $(PGSRC),$(error name a source tree of PostgreSQL: make check-core PGSRC=/path/to/postgresql-18)) $(foreach suite,$(SUITES),'$(suite)')
 
 check-valgrind: .venv/stamp
 	$(VENV_PYTHON) scripts/check_valgrind.py $(or $(PGSRC),$(error name a source tree of PostgreSQL: make check-valgrind PGSRC=/path/to/postgresql-18))
@@ -179,6 +180,9 @@ twins: .venv/stamp
 
 prove-large: .venv/stamp
 	$(VENV_PYTHON) -m long_runs.large_proof --version $(or $(VERSION),18) $(if $(SIZE),--size $(SIZE)) $(if $(BASE),--base $(BASE))
+
+prove-far: .venv/stamp
+	$(VENV_PYTHON) -m long_runs.far_proof --version $(or $(VERSION),18) $(if $(BASE),--base $(BASE)) $(if $(INPLACE),--inplace)
 
 bench: .venv/stamp
 	$(VENV_PYTHON) bench/run.py $(BENCH_ARGS)
