@@ -743,21 +743,22 @@ AS $$
            array_agg(format('Index %s was never scanned on this server since %s and is %s, %s %% of what a VACUUM of all indexes reads: DROP INDEX %s.',
                             i.indexrelid::regclass,
                             to_char(s.since, 'YYYY-MM-DD'),
-                            pg_size_pretty(c.relpages::bigint * current_setting('block_size')::int),
-                            round(100.0 * c.relpages / greatest(t.relpages + (SELECT sum(o.relpages)
-                                                                              FROM pg_index oi JOIN pg_class o ON o.oid = oi.indexrelid
-                                                                              WHERE oi.indrelid = t.oid), 1)),
+                            pg_size_pretty(c.pages * current_setting('block_size')::int),
+                            round(100.0 * c.pages / greatest(t.pages + (SELECT sum(o.relpages::bigint & 4294967295)
+                                                                        FROM pg_index oi JOIN pg_class o ON o.oid = oi.indexrelid
+                                                                        WHERE oi.indrelid = t.oid), 1)),
                             i.indexrelid::regclass)
-                     ORDER BY c.relpages DESC, c.oid)
+                     ORDER BY c.pages DESC, c.oid)
     FROM pg_index i
-    JOIN pg_class c ON c.oid = i.indexrelid
-    JOIN pg_class t ON t.oid = i.indrelid
+    -- relpages is unsigned, in a column that isn't
+    JOIN (SELECT oid, relpages::bigint & 4294967295 AS pages FROM pg_class) c ON c.oid = i.indexrelid
+    JOIN (SELECT oid, relkind, relpages::bigint & 4294967295 AS pages FROM pg_class) t ON t.oid = i.indrelid
     CROSS JOIN (SELECT coalesce(pg_stat_get_db_stat_reset_time(oid),
                                 least(pg_stat_get_bgwriter_stat_reset_time(), pg_stat_get_checkpointer_stat_reset_time())) AS since
                 FROM pg_database WHERE datname = current_database()) s
     WHERE s.since <= now() - counted_for
       AND t.relkind IN ('r', 'm') AND t.oid >= 16384
-      AND c.relpages::bigint * current_setting('block_size')::int >= 1048576
+      AND c.pages * current_setting('block_size')::int >= 1048576
       AND i.indisvalid AND NOT i.indisunique AND NOT i.indisreplident AND NOT i.indisclustered
       AND pg_stat_get_numscans(c.oid) = 0
       AND pg_stat_get_vacuum_count(t.oid) + pg_stat_get_autovacuum_count(t.oid) > 0
@@ -771,7 +772,7 @@ COMMENT ON FUNCTION unused_indexes(interval) IS
 
 CREATE VIEW advice AS
 WITH base AS (
-    SELECT c.oid, c.relkind, c.relpages::bigint * pg_catalog.current_setting('block_size')::int AS bytes,
+    SELECT c.oid, c.relkind, (c.relpages::bigint & 4294967295) * pg_catalog.current_setting('block_size')::int AS bytes,
            greatest(c.reltuples, 0)::float8 AS rows, m.oid AS main, c.relpersistence = 't' AS is_temporary,
            coalesce(m.oid, c.oid)::pg_catalog.regclass AS name, s.is_on, s.is_standby,
            pg_catalog.pg_stat_get_dead_tuples(c.oid) AS dead_rows,
@@ -779,7 +780,8 @@ WITH base AS (
            greatest(pg_catalog.pg_stat_get_last_vacuum_time(c.oid), pg_catalog.pg_stat_get_last_autovacuum_time(c.oid)) AS last_vacuum,
            pg_catalog.age(c.relfrozenxid) AS xid_age, pg_catalog.mxid_age(c.relminmxid) AS multixact_age,
            -- the share of pages that are not all-frozen: before PostgreSQL 18 all of them count
-           1 - coalesce((pg_catalog.to_jsonb(c) ->> 'relallfrozen')::float8 / nullif(c.relpages, 0), 0) AS unfrozen,
+           1 - coalesce(((pg_catalog.to_jsonb(c) ->> 'relallfrozen')::bigint & 4294967295)::float8
+                        / nullif(c.relpages::bigint & 4294967295, 0), 0) AS unfrozen,
            coalesce(nullif(o.vacuum_threshold, -1), pg_catalog.current_setting('autovacuum_vacuum_threshold')::float8) AS vacuum_threshold,
            coalesce(nullif(o.vacuum_scale_factor, -1), pg_catalog.current_setting('autovacuum_vacuum_scale_factor')::float8) AS vacuum_scale,
            coalesce(nullif(o.vacuum_max_threshold, -2),

@@ -219,8 +219,8 @@ def bloat(report: Report) -> Markup:
     """What the largest tables could give back."""
     [asked] = report.rows(
         "SELECT array_agg(oid ORDER BY relpages DESC) AS oids, (SELECT count(*) FROM pg_class WHERE relkind IN ('r', 'm') AND oid >= 16384) AS total"
-        " FROM (SELECT oid, relpages FROM pg_class WHERE relkind IN ('r', 'm') AND relpersistence <> 't' AND oid >= 16384"
-        " ORDER BY relpages DESC, oid LIMIT %s) c", report.tables
+        " FROM (SELECT oid, relpages::bigint & 4294967295 AS relpages FROM pg_class WHERE relkind IN ('r', 'm') AND relpersistence <> 't' AND oid >= 16384"
+        " ORDER BY 2 DESC, oid LIMIT %s) c", report.tables
     )
     if not asked["oids"]:
         return element("p", "There are no tables.", class_="faint")

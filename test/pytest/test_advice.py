@@ -275,6 +275,9 @@ def test_what_would_help(cluster, db, conn):
         " (pg_relation_size('t') + pg_indexes_size('t')))"
     )
     assert f" {size}, {share} %" in text and re.search(r"on this server since \d{4}-\d\d-\d\d and", text)
+    # 2^31 + 2^20 blocks, as the catalog has them
+    conn.execute("UPDATE pg_class SET relpages = (1 << 20) - 2147483648 WHERE oid = 't_b'::regclass")
+    assert " 16 TB, 100 %" in advice_of(conn, "t", "never scanned", "DROP INDEX public.t_b.")
 
     conn.execute("DELETE FROM t WHERE id % 10 > 0")
     flush(conn)
