@@ -335,6 +335,16 @@ def state_of(conn, heap: str) -> dict:
         """,
         {"heap": heap},
     )
+    # all but LSN and checksum, and the hole
+    [(pages,)] = conn.execute(
+        """
+        SELECT array_agg(sha256(substr(page, 11, lower - 10) || substr(page, upper + 1)) ORDER BY block)
+        FROM (SELECT block, get_raw_page(%(heap)s::text, block) AS page
+              FROM generate_series(0, pg_relation_size(%(heap)s::regclass) / 8192 - 1) block) raw, page_header(page)
+        WHERE upper > 0
+        """,
+        {"heap": heap},
+    )
     [(map_bits,)] = conn.execute(
         "SELECT array_agg((all_visible, all_frozen)::text ORDER BY blkno) FROM pg_visibility_map(%s::regclass)", (heap,)
     )
@@ -358,7 +368,7 @@ def state_of(conn, heap: str) -> dict:
         """,
         (heap,),
     ).fetchone()
-    state.update(items=items, map_bits=map_bits, space=space, indexes=indexes, statistics=statistics)
+    state.update(items=items, pages=pages, map_bits=map_bits, space=space, indexes=indexes, statistics=statistics)
     state.update(entries={name: found for name, found in entries.items() if found is not None})
     state.update(relfrozenxid=frozenxid, relminmxid=minmxid)
     del state["relfrozenxid_age"], state["relminmxid_age"]
@@ -369,6 +379,12 @@ def state_of(conn, heap: str) -> dict:
 
 # By access method: what is to be equal of an index, one row of it, from all its pages but the first.
 INDEX_ENTRIES = {
+    # of leaves; where pages were deleted is not compared
+    "btree": """
+        SELECT count(*), sum(hashtextextended((itemoffset, itemlen, data, dead, htid, tids)::text, 0))
+        FROM (SELECT block FROM pages, bt_page_stats(%(index)s::text, block) WHERE type = 'l' OFFSET 0) leaves,
+             bt_page_items(%(index)s::text, block)
+    """,
     "hash": """
         SELECT count(*), sum(hashtextextended((block, itemoffset, ctid, data)::text, 0))
         FROM (SELECT * FROM pages WHERE hash_page_type(page) IN ('bucket', 'overflow') OFFSET 0) buckets,
