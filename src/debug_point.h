@@ -57,6 +57,8 @@
 			"How many blocks of a table without indexes are scanned before their free space is offered.") \
 	SETTING(horizon_wait, 0, INT_MAX, PGC_SUSET, \
 			"How long VACUUM (FULL INPLACE) waits for others, in ms.") \
+	SETTING(index_segment, 0, 32767, PGC_SUSET, \
+			"From which segment of 1 GB on the blocks of indexes are visited, where what is before is a hole in a file.") \
 	SETTING(longest_hold, 0, INT_MAX, PGC_SUSET, \
 			"How many ms a guard holds a VACUUM at most.") \
 	SETTING(max_duties, 0, INT_MAX, PGC_SUSET, \

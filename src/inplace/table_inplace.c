@@ -153,7 +153,8 @@ table_inplace(Oid relid, const VacuumParams *params, BufferAccessStrategy ring,
 	compat_set_log_duration(&quiet, -1);
 	quiet.truncate = VACOPTVALUE_ENABLED;
 	quiet.index_cleanup = VACOPTVALUE_ENABLED;
-	quiet.options |= VACOPT_DISABLE_PAGE_SKIPPING;
+	if (!DEBUG_FAULT("inplace-skips"))
+		quiet.options |= VACOPT_DISABLE_PAGE_SKIPPING;
 
 	tables_begun++;
 	audit_mark_forget();

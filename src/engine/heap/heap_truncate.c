@@ -159,7 +159,7 @@ heap_truncate_step(TableVacuum *vacuum, CompactionPass *pass)
 	Assert(pass->nqueued >= nqueued && pass->nqueued <= MAX_QUEUED);
 	pass->step = 0;
 	if (end == AT_FLOOR && pass->nqueued == nqueued)
-		pass->step = Min((rel_pages - floor) * 2, (BlockNumber) RELSEG_SIZE);
+		pass->step = Min(rel_pages - floor, (BlockNumber) RELSEG_SIZE / 2) * 2;
 	if (end == IN_USE)
 		pass->nonempty_pages = pass->new_pages;
 	return pass->new_pages > pass->nonempty_pages && (end == OTHERS_WAIT || end == AT_FLOOR);

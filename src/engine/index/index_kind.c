@@ -28,6 +28,7 @@
 #include "storage/spin.h"
 
 #include "compat.h"
+#include "debug_point.h"
 #include "engine/index/index_kind.h"
 #include "engine/page_items.h"
 #include "guards/guards.h"
@@ -190,6 +191,7 @@ index_begin_blocks(TableVacuum *vacuum, int number, BlockNumber first, int nmemb
 	IndexShared *index = vacuum_index(vacuum->shared, number);
 
 	Assert(is_leader(vacuum) && nmembers >= 1);
+	first = Max(first, DEBUG_LIMIT(index_segment, 0) * (BlockNumber) RELSEG_SIZE);
 	ranges_init(&index->ranges, first, index_current_size(vacuum->indexes[number]),
 				1, RANGE_BLOCKS, nmembers);
 	pg_atomic_write_u64(&index->known_end, Max(index->ranges.end, first));
