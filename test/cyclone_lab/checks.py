@@ -72,7 +72,7 @@ def btree_corruption(conn: psycopg.Connection, heap: str, *, beside_writers: boo
     else:
         check = "bt_index_parent_check(%s, heapallindexed => true, rootdescend => true, checkunique => true)"
     problems = []
-    for index in _indexes(conn, heap, "btree"):
+    for index in indexes_of(conn, heap, "btree"):
         try:
             conn.execute(f"SELECT {check}", (index,))
         except psycopg.InternalError as error:
@@ -104,7 +104,7 @@ def dangling_index_entries(conn: psycopg.Connection, heap: str, *, between_passe
     With `between_passes`, as after a VACUUM that was interrupted, they may lead to dead ones. What a crash has left of a GIN index,
     so that nothing leads there, is passed over, as by VACUUM.
     """
-    indexes = [(index, method) for method in tids.METHODS for index in _indexes(conn, heap, method)]
+    indexes = [(index, method) for method in tids.METHODS for index in indexes_of(conn, heap, method)]
     if not indexes:
         return []
     roots = tids.Roots(conn, heap, between_passes)  # before the entries, which a VACUUM that somebody else runs removes first
@@ -167,7 +167,7 @@ def index_scan_errors(conn: psycopg.Connection, heap: str, *, but: tuple[str, ..
     found = "SELECT count(*), sum(hashtextextended(ctid::text, 0))"
     with conn.transaction():
         for method in sorted({"btree", *_VALUES_BY, *_ALL_BY} - set(but)):
-            for index in _indexes(conn, heap, method):
+            for index in indexes_of(conn, heap, method):
                 [(column, predicate)] = conn.execute(
                     "SELECT pg_get_indexdef(indexrelid, 1, true), pg_get_expr(indpred, indrelid) FROM pg_index"
                     " WHERE indexrelid = %s::regclass",
@@ -211,7 +211,7 @@ def _set_planner(conn: psycopg.Connection, *, on: tuple[str, ...], off: tuple[st
     conn.execute("; ".join(f"SET LOCAL enable_{method} = {value}" for method, value in settings.items()))
 
 
-def _indexes(conn: psycopg.Connection, heap: str, method: str) -> list[str]:
+def indexes_of(conn: psycopg.Connection, heap: str, method: str) -> list[str]:
     """Return the names of the heap's valid indexes of this access method."""
     rows = conn.execute(
         """

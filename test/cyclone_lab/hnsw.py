@@ -116,17 +116,24 @@ def read(conn: psycopg.Connection, index: str) -> Graph:
 
 def problems(conn: psycopg.Connection, table: str, index: str, *, reachable: bool = True) -> list[str]:
     """Return what is wrong with a quiet table's index after a VACUUM that has done all its work: a live row that isn't in it, or twice; a
-    row in it that is gone; links to what isn't a live element; elements that nothing leads to; an entry point that isn't the highest."""
-    import numpy as np
-
+    row in it that is gone; and what is wrong with its graph. There may be no HOT updates."""
     graph = read(conn, index)
-    found = []
-    live = graph.live()
     indexed = [row for rows in graph.rows for row in rows]
     column = conn.execute("SELECT attname FROM pg_attribute WHERE attrelid = %s::regclass AND attnum = 1", (index,)).fetchone()[0]
     there = [tuple(map(int, tid.strip("()").split(","))) for (tid,) in conn.execute(f"SELECT ctid::text FROM {table} WHERE {column} IS NOT NULL")]
-    found += [f"row {row} isn't in the index" for row in sorted(set(there) - set(indexed))[:5]]
+    found = [f"row {row} isn't in the index" for row in sorted(set(there) - set(indexed))[:5]]
     found += [f"row {row} is in the index, and gone" for row in sorted(set(indexed) - set(there))[:5]]
+    return found + graph_problems(graph, reachable=reachable)
+
+
+def graph_problems(graph: Graph, *, reachable: bool = True) -> list[str]:
+    """Return what is wrong with a graph after a VACUUM that has done all its work: a row that is there twice; links to what isn't a live
+    element; elements that nothing leads to; an entry point that isn't the highest."""
+    import numpy as np
+
+    found = []
+    live = graph.live()
+    indexed = [row for rows in graph.rows for row in rows]
     found += [f"{len(indexed) - len(set(indexed))} rows are in it twice"] * (len(indexed) != len(set(indexed)))
     target = graph.numbers(graph.target)
     leads_to_live = (target >= 0) & live[target]
@@ -149,3 +156,44 @@ def problems(conn: psycopg.Connection, table: str, index: str, *, reachable: boo
     if reachable and (lost := graph.unreachable()):
         found.append(f"{len(lost)} elements can't be reached")
     return found
+
+
+def errors_before_vacuum(conn: psycopg.Connection, heap: str, index: str) -> list[str]:
+    """Return what may not be in an index even after a VACUUM that was interrupted: links of live elements to a place that is free, or to
+    none; rows in it twice, or of line pointers that are free."""
+    import numpy as np
+
+    roots = tids.Roots(conn, heap, between_passes=True)
+    graph = read(conn, index)
+    target = graph.numbers(graph.target)
+    wrong = graph.live()[graph.source] & ((target < 0) | graph.deleted[target])
+    found = [f"index {index}: {wrong.sum()} links of live elements lead nowhere"] * bool(wrong.any())
+    rows = np.array([(*divmod(int(place), 1 << OFFSET_BITS), *row) for place, rows in zip(graph.place, graph.rows, strict=True) for row in rows])
+    if len(rows):
+        missing = roots.missing(tids.Entries(*rows.T))
+        found += [f"index {index}: {len(missing.block)} rows are gone"] * bool(len(missing.block))
+        found += [f"index {index}: {len(rows) - len(np.unique(rows[:, 2:], axis=0))} rows are in it twice"] * (len(rows) > len(np.unique(rows[:, 2:], axis=0)))
+    return found
+
+
+def search_errors(conn: psycopg.Connection, heap: str, index: str, *, all_found: bool) -> list[str]:
+    """Return what an iterative search for everything finds twice, or beyond what a sequential scan does; with `all_found` also what it
+    doesn't find."""
+    [(key,)] = conn.execute("SELECT pg_get_indexdef(%s::regclass, 1, true)", (index,))
+    query = f"SELECT ctid::text FROM {heap} ORDER BY {key} <-> (SELECT {key} FROM {heap} LIMIT 1)"
+    settings = {"ef_search": 1000, "iterative_scan": "relaxed_order", "max_scan_tuples": 2_000_000_000, "scan_mem_multiplier": 1000}
+    with conn.transaction():
+        conn.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ; SET LOCAL enable_indexscan = off")
+        expected = {tid for (tid,) in conn.execute(query, prepare=False)}
+        conn.execute("SET LOCAL enable_indexscan = on; SET LOCAL enable_seqscan = off; SET LOCAL enable_sort = off")
+        for name, value in settings.items():
+            conn.execute(f"SET LOCAL hnsw.{name} = {value}")
+        plan = "\n".join(line for (line,) in conn.execute(f"EXPLAIN {query}", prepare=False))
+        assert index in plan, plan
+        found = [tid for (tid,) in conn.execute(query, prepare=False)]
+    lost = len(expected - set(found)) * all_found
+    return [
+        f"index {index}: a search finds {number} rows {what}"
+        for number, what in ((len(found) - len(set(found)), "twice"), (len(set(found) - expected), "that aren't there"), (lost, "too few"))
+        if number
+    ]

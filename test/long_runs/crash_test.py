@@ -34,7 +34,7 @@ from long_runs.proof import (
     vacuum_all,
     wait_for_restart,
 )
-from long_runs.statements import KINDS, PLAIN_POINTS, alter_system, random_vacuum
+from long_runs.statements import KINDS, PLAIN_POINTS, alter_system, points, random_vacuum
 from long_runs.workload import CHECKED_WAL
 
 LIFE = 10
@@ -193,7 +193,7 @@ class CrashTest(long_run.LongRun):
         gate.execute("SELECT pg_advisory_lock(%s)", (DEBUG_POINT_LOCK,))
         waiting = "SELECT pid FROM pg_locks WHERE locktype = 'advisory' AND objid = %s AND NOT granted"
         [kind] = rng.choices(list(KINDS.values()), [kind.weight for kind in KINDS.values()])
-        point = rng.choice(kind.points)
+        point = rng.choice(points(kind, load.targets))
         role = rng.choice(["any", "any", "leader", "worker"])
         deadline = time.monotonic() + 2
         leader = None

@@ -6,7 +6,7 @@ from collections import Counter
 from contextlib import contextmanager
 from pathlib import Path
 
-from cyclone_lab import build, checks
+from cyclone_lab import build, checks, pgvector
 from cyclone_lab.cluster import Cluster, spoil_freed_memory
 from cyclone_lab.postgres import REPO
 from long_runs.autovacuum import Autovacuums
@@ -96,6 +96,8 @@ def main(kind: type, about: str, name: str, amount: str, default: float, *, writ
     words.append(spoil_freed_memory())
     print(f"{name} of PostgreSQL {options.version}:", *words, flush=True)
     prefix = build.install(options.version, debug_points=True)
+    if not pgvector.why_not(options.version):
+        pgvector.install(prefix)
     what = (options.seed, options.writers) if writers else (options.version, options.seed)
     more = {option: getattr(options, option) for option in words_of}
     with kind(prefix, *what, base=options.base, with_autovacuum=options.autovacuum, **more) as test:

@@ -4,6 +4,7 @@ A new kind of statement is one line in KINDS.
 """
 
 import random
+from collections.abc import Iterable
 from typing import NamedTuple
 
 import psycopg
@@ -36,6 +37,7 @@ PLAIN_POINTS = (
     "spgist-page", "spgist-pending", "gin-page", "gin-posting-page", "gin-piece", "gin-empty-pages", "index-page-deletion",
     "heap-vacuum", "index-cleanup", "truncate",
 )  # fmt: skip
+POINTS_BY_TABLE = {"vectors": ("hnsw-remove", "hnsw-repair", "hnsw-walk", "hnsw-link", "hnsw-mark")}
 REWRITE_OPTIONS = (PARALLEL, ("", "", "VERBOSE"), ("", "", "ANALYZE"), ("", "", "FREEZE"))
 REWRITE_POINTS = ("rewrite-created", "heap-copy", "update-chains", "rewrite-swap", "rewrite-index", "rewrite-btree-join", "rewrite-swapped")
 
@@ -109,4 +111,10 @@ def random_vacuum(rng: random.Random, tables: tuple[str, ...], *, repack: bool =
     command = "REPACK" if name == "REPACK" else "VACUUM"
     listed = f" ({', '.join(options)})" if options else ""
     settings = {name: rng.choice(values) for name, values in SETTINGS.items()}
-    return Vacuum(f"{command}{listed} {', '.join(targets)}".strip(), tuple(targets), settings, kind.points, name or "VACUUM")
+    return Vacuum(f"{command}{listed} {', '.join(targets)}".strip(), tuple(targets), settings, points(kind, targets), name or "VACUUM")
+
+
+def points(kind: Kind, tables: Iterable[str]) -> tuple[str, ...]:
+    """Return the debug points that a kind of VACUUM may come to in these tables."""
+    of_tables = [point for table in tables for point in POINTS_BY_TABLE.get(table, ()) if kind is KINDS[""]]
+    return (*kind.points, *of_tables)

@@ -65,7 +65,13 @@ TABLES = (
         "ALTER TABLE scratch ADD CONSTRAINT scratch_id PRIMARY KEY (id)", "CREATE INDEX scratch_seed ON scratch USING hash (seed)",
     ), 100, 200, logged=False),
 )  # fmt: skip
-BY_NAME = {table.name: table for table in TABLES}
+# Where pgvector is installed; with so few links a VACUUM comes to elements that nothing leads to, and some vectors are the same
+VECTORS = Table("vectors", f"CREATE EXTENSION IF NOT EXISTS vector; CREATE TABLE vectors {COLUMNS}", (
+    "ALTER TABLE vectors ADD CONSTRAINT vectors_id PRIMARY KEY (id)",
+    "CREATE INDEX vectors_near ON vectors USING hnsw ((ARRAY[k % 11, n % 13, seed % 7, id % 4]::vector(4)) vector_l2_ops)"
+    " WITH (m = 4, ef_construction = 16)",
+), 60, 200)  # fmt: skip
+BY_NAME = {table.name: table for table in (*TABLES, VECTORS)}
 
 Row = tuple[int, int, int]  # k, n, seed: all else follows from these and the id
 Changes = dict[tuple[str, int], Row | None]  # by table and id; None if the row goes
@@ -94,8 +100,8 @@ class Doubt(NamedTuple):
 class Workload:
     """The tables in one database, the ledgers of all writers, and what was done."""
 
-    def __init__(self, writers: int, *, scale: float = 1, tables: tuple[Table, ...] = TABLES):
-        """`scale` multiplies the number of rows."""
+    def __init__(self, writers: int, *, scale: float = 1, tables: tuple[Table, ...] = ()):
+        """`scale` multiplies the number of rows; `tables` are all by default."""
         self.writers = writers
         self.tables = tables
         self.scale = scale
@@ -110,6 +116,8 @@ class Workload:
 
     def create(self, conn: psycopg.Connection, rng: random.Random) -> None:
         """Make the tables with their indexes and each writer's first rows."""
+        with_vectors = conn.execute("SELECT FROM pg_available_extensions WHERE name = 'vector'").fetchall()
+        self.tables = self.tables or (*TABLES, *[VECTORS] * bool(with_vectors))
         for table in self.tables:
             conn.execute(table.create)
         for number in range(self.writers):
