@@ -171,6 +171,16 @@ def test_only_lists_near_dead_elements_are_written(team):
     assert_right(team)
 
 
+def test_the_graph_is_searched_where_many_neighbours_die(team):
+    make_table(team, rows=3000)
+    for deleted, few in (("hashint8(i) % 2 = 0", False), ("i = 77", True)):
+        team.execute(f"DELETE FROM t WHERE {deleted}")
+        text = report(team, "VACUUM (INDEX_CLEANUP on, VERBOSE) t")
+        repaired, searches = map(int, re.search(r"dead, (\d+) repaired, (\d+) searches", text).groups())
+        assert (searches < repaired / 2) == few
+        assert_right(team)
+
+
 @pytest.mark.parametrize("workers", [0, 2])
 def test_a_long_graph(team, workers):
     """Along a line there are many links from one end to the other. All that can be reached is found to be so."""

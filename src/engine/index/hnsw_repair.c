@@ -23,7 +23,8 @@
 
 static bool make_change(HnswScan *scan, BlockNumber blkno, OffsetNumber off, HnswChange *change);
 static void choose_links(HnswScan *scan, const HnswChange *change, const char *query, int layer);
-static void place_links(const HnswChange *change, int start, int end, HnswNode **chosen, int nchosen);
+static void place_links(const HnswChange *change, int start, int end, HnswNode **chosen, int nchosen,
+						bool all_lead_back);
 static void lead_back(HnswScan *scan, const HnswChange *change);
 static int	choose_nodes(HnswScan *scan, int most, HnswNode **chosen);
 static bool is_first_visit(followed_hash *visited, const ItemPointerData *tid);
@@ -119,7 +120,7 @@ hnsw_leads_to_dead(HnswScan *scan, const ItemPointerData *links, int nlinks)
 /*
  * choose_links
  *		Choose new links on one layer for the element with this vector: among those that it
- *		has, and those of its dead neighbours.
+ *		has, and those of its dead neighbours; if many of these died, by a search, too.
  */
 static void
 choose_links(HnswScan *scan, const HnswChange *change, const char *query, int layer)
@@ -128,11 +129,20 @@ choose_links(HnswScan *scan, const HnswChange *change, const char *query, int la
 	int			room = hnsw_layer_links(layer, scan->m);
 	ItemPointerData links[HNSW_MAX_LINKS];
 	HnswNode  **chosen = palloc_array(HnswNode *, room);
+	bool		many_died;
+	int			ndead = 0;
 	int			nchosen;
 
 	hnsw_forget_nodes(scan, &change->node.tid);
 	for (int i = start; i < start + room; i++)
+	{
 		hnsw_add_node(scan, &change->old[i], layer, query);
+		ndead += hnsw_has_bit(scan->hnsw, HNSW_DEAD, &change->old[i]);
+	}
+	/* a quarter: the nearest may be farther off now, and fewer lead here */
+	many_died = 3 * ndead > scan->nnodes;
+	if (many_died)
+		hnsw_search(scan, query, layer);
 	for (int i = start; i < start + room; i++)
 	{
 		HnswNode	dead;
@@ -146,10 +156,10 @@ choose_links(HnswScan *scan, const HnswChange *change, const char *query, int la
 		for (int j = first; j < first + room; j++)
 			hnsw_add_node(scan, &links[j], layer, query);
 	}
-	if (scan->nnodes < room / 2)
+	if (scan->nnodes < room / 2 && !many_died)
 		hnsw_search(scan, query, layer);
 	nchosen = choose_nodes(scan, room, chosen);
-	place_links(change, start, start + room, chosen, nchosen);
+	place_links(change, start, start + room, chosen, nchosen, many_died);
 }
 
 /*
@@ -158,7 +168,8 @@ choose_links(HnswScan *scan, const HnswChange *change, const char *query, int la
  *		that little is logged.
  */
 static void
-place_links(const HnswChange *change, int start, int end, HnswNode **chosen, int nchosen)
+place_links(const HnswChange *change, int start, int end, HnswNode **chosen, int nchosen,
+			bool all_lead_back)
 {
 	ItemPointerData *new = change->new;
 	int			place = start;
@@ -181,7 +192,7 @@ place_links(const HnswChange *change, int start, int end, HnswNode **chosen, int
 		while (ItemPointerIsValid(&new[place]))
 			place++;
 		new[place] = chosen[i]->tid;
-		change->leads_back[place] = chosen[i]->is_good;
+		change->leads_back[place] = chosen[i]->is_good || all_lead_back;
 	}
 	close_gaps(new, start, end);
 }
