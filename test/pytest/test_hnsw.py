@@ -83,7 +83,8 @@ def template(made):
 def make_table(conn, opclass: str = "vector_l2_ops", rows: int = ROWS, persistence: str = "", table: str = "t") -> None:
     """A table with numbers and vectors, some of which are null, and some the same."""
     kind, value, options = CLASSES[opclass]
-    conn.execute(f"CREATE {persistence} TABLE {table} (i int, v {kind}) WITH (autovacuum_enabled = off)")
+    # pgvector's own workers leave double links where two of them put in neighbours at the same time
+    conn.execute(f"CREATE {persistence} TABLE {table} (i int, v {kind}) WITH (autovacuum_enabled = off, parallel_workers = 0)")
     conn.execute(f"ALTER TABLE {table} ALTER v SET STORAGE external")
     conn.execute(f"CREATE INDEX {table}_v ON {table} USING hnsw (v {opclass.split()[-1]}) WITH ({options})")
     insert(conn, 1, rows, opclass, table)
