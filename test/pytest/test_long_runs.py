@@ -14,7 +14,7 @@ from unittest.mock import MagicMock
 
 import pytest
 
-from cyclone_lab import build, power
+from cyclone_lab import build, pgvector, power
 from long_runs import autovacuum, crash_test, damage_test, fault_test, power_test, soak, twins
 from long_runs.crash_test import IN_AUTOVACUUM, CrashTest
 from long_runs.damage_test import DamageTest, Outcome
@@ -185,6 +185,7 @@ def test_the_command_of_each_long_run_starts(monkeypatch, tmp_path, command, mod
     kind.return_value.__enter__.return_value = test = MagicMock(done=Counter(rounds=1))
     monkeypatch.setattr("sys.argv", words[words.index("-m") + 1 :])
     monkeypatch.setattr(build, "install", MagicMock(return_value="prefix"))
+    monkeypatch.setattr(pgvector, "why_not", lambda major: "not asked for")
     monkeypatch.setattr(module, name, kind)
     monkeypatch.setattr(power_test, "why_no_cuts", lambda: "")
 
