@@ -23,7 +23,7 @@ def draw(file: Path, footnote: str, shrunk, contenders: list, ways: list, claim:
              {"PostgreSQL": (core.middle, OTHER), "pg_cyclone": (ours.middle, OURS)}, ".2f")  # fmt: skip
         names = {way.name.partition(", ")[2]: way for way in ways}
         colors = [OTHER, CORE, OURS]
-        bars(figure.add_subplot(grid[2, 0]), "3. VACUUM beside pgbench, s",
+        bars(figure.add_subplot(grid[2, 0]), "3. Beside pgbench, s",
              {name: (way.seconds, color) for (name, way), color in zip(names.items(), colors, strict=True)}, ".1f")  # fmt: skip
         harm = figure.add_subplot(grid[2, 1])
         bars(harm, "95 % of statements, ms", {name: (way.ms, color) for (name, way), color in zip(names.items(), colors, strict=True)}, ".1f")
