@@ -410,8 +410,8 @@ def tables_lines(saved: dict) -> list[str]:
 def vectors_lines(saved: dict) -> list[str]:
     from vectors import lines
 
-    intro = (f"{saved['rows']:,} vectors of {saved['dimensions']} numbers, in {saved['kind']}, in memory, m 16, ef_construction 64; medians"
-             f" of {saved['rounds']} rounds:")  # fmt: skip
+    intro = (f"{saved['rows']:,} vectors of {saved['dimensions']} numbers, in {saved['kind']}, in memory, m 16, ef_construction 64;"
+             f" rounds, of which these are medians: {saved['rounds']}.")  # fmt: skip
     return [intro, "", *lines(saved)]
 
 
